@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.stage import Kernel
+from cudaemu.units import TENSOR_UNITS
 
 if TYPE_CHECKING:
     from cudaemu import Report
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 Counts = Mapping[str, int]
 
 SECTOR = 32  # bytes
+TENSOR_INSTRUCTIONS = tuple(f"instructions.{unit.category}" for unit in TENSOR_UNITS)
 
 
 def _ratio(above: str, *below: str) -> Callable[[Counts], float | None]:
@@ -50,7 +52,7 @@ DERIVED: dict[str, tuple[Callable[[Counts], float | None], str]] = {
     "conflicts per shared store": (_ratio("shared_store_conflicts", "shared_store_requests"), "0 is best"),
     "shared loads per FMA": (_ratio("shared_load_requests", "instructions.fma"), "per warp instruction"),
     "shared loads per tensor instruction": (
-        _ratio("shared_load_requests", "instructions.mma", "instructions.wmma", "instructions.wgmma"),
+        _ratio("shared_load_requests", *TENSOR_INSTRUCTIONS),
         "per warp instruction",
     ),
     "global bytes moved": (_global_bytes, "32 per sector, loads and stores, before any cache"),
@@ -60,8 +62,7 @@ DERIVED: dict[str, tuple[Callable[[Counts], float | None], str]] = {
 def derive(counts: Counts) -> dict[str, float]:
     """The derived figures that these counters give."""
     values = {name: value(counts) for name, (value, _) in DERIVED.items()}
-    uses_tensor_cores = any(counts.get(f"instructions.{kind}", 0) for kind in ("mma", "wmma", "wgmma"))
-    if uses_tensor_cores:
+    if any(counts.get(name, 0) for name in TENSOR_INSTRUCTIONS):
         values["shared loads per FMA"] = None
     return {name: value for name, value in values.items() if value is not None}
 
@@ -130,9 +131,7 @@ SHORT = {
     "cp_async_sectors": "copied sectors",
     "bulk_load_bytes": "TMA bytes",
     "instructions": "instructions",
-    "instructions.mma": "mma",
-    "instructions.wmma": "wmma",
-    "instructions.wgmma": "wgmma",
+    **{name: name.removeprefix("instructions.") for name in TENSOR_INSTRUCTIONS},
     "tensor_flops": "tensor FLOP",
     "instructions.fma": "FMA",
     "instructions.ldmatrix": "ldmatrix",

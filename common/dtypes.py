@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudaemu import dtypes
+from cudaemu.units import MMA
 
 if TYPE_CHECKING:
     import torch
@@ -29,17 +30,13 @@ class Precision(NamedTuple):
         return getattr(torch, self.element.name)
 
 
-def _mma(m: int, n: int, k: int) -> int:
-    return 2 * m * n * k
-
-
 PRECISIONS = {
-    "fp16": Precision(dtypes.DTYPES["float16"], _mma(16, 8, 16)),
-    "bf16": Precision(dtypes.DTYPES["bfloat16"], _mma(16, 8, 16)),
+    "fp16": Precision(dtypes.DTYPES["float16"], MMA.flop(bits=16)),
+    "bf16": Precision(dtypes.DTYPES["bfloat16"], MMA.flop(bits=16)),
     "fp32": Precision(dtypes.DTYPES["float32"]),
-    "tf32": Precision(dtypes.DTYPES["float32"], _mma(16, 8, 8)),
-    "e4m3": Precision(dtypes.DTYPES["float8_e4m3fn"], _mma(16, 8, 32)),
-    "e5m2": Precision(dtypes.DTYPES["float8_e5m2"], _mma(16, 8, 32)),
+    "tf32": Precision(dtypes.DTYPES["float32"], MMA.flop(bits=32)),
+    "e4m3": Precision(dtypes.DTYPES["float8_e4m3fn"], MMA.flop(bits=8)),
+    "e5m2": Precision(dtypes.DTYPES["float8_e5m2"], MMA.flop(bits=8)),
 }
 
 

@@ -23,6 +23,7 @@ from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError, pick
 from cudaemu.hardware import Arch, model
 from cudaemu.terminal import if_slow
+from cudaemu.units import UNITS
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -61,7 +62,7 @@ class Stage:
     ladder: str = ""  # the stages that are compared with one another, by a name; default: the problem's
     follows: str = ""  # the stage, by name or number, that this one changes; default: the one before it in its ladder
     min_arch: str = "8.0"  # the least compute capability; "9.0a": that one alone, with its own instructions
-    unit: str = "mma.sync"  # what multiplies, its measured rate is the ceiling: "mma.sync", "FMA", "wgmma"; with the
+    unit: str = "mma.sync"  # what multiplies, its measured rate is the ceiling: a name of cudaemu/units.py; with the
     # type of the operands, if that is not the dtype: "wgmma e4m3"
     dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
     variants: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # macro -> values that it may take
@@ -390,7 +391,7 @@ class Kernel:
     def ceiling(self) -> str:
         """The measured rate that bounds it, as common/measure/ceiling.py names it: "mma.sync fp16", "FMA fp32"."""
         unit, _, operands = self.stage.unit.partition(" ")
-        return "FMA fp32" if unit == "FMA" else f"{unit} {operands or self.dtype}"
+        return UNITS[unit].ceiling(operands or self.dtype)
 
     @property
     def torch_dtype(self) -> torch.dtype:

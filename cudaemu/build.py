@@ -17,6 +17,7 @@ from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HERE
+from cudaemu.units import TENSOR_UNITS
 
 RUNTIME, CALL = HERE / "runtime.cpp", HERE / "call.h"
 WRAPPER = "emulator_source"  # the translation unit that includes the source; those of further sources have a number
@@ -390,8 +391,9 @@ def _of_ptxas(error: UserError, out: Path) -> UserError:
     return ToolFailed(_in_source(str(error), toolchain.read(ptx))) if ptx and ptx.exists() else error
 
 
-# Instructions of compute capability 9.0a alone: ptxas does not say where they are to be had.
-_HOPPER = re.compile(r"'(wgmma|setmaxnreg)\b.* not supported")
+# Instructions of one compute capability alone: ptxas does not say where they are to be had.
+_ELSEWHERE = {name: unit.least for unit in TENSOR_UNITS for name in unit.instructions}
+_NOT_HERE = re.compile(rf"'({'|'.join(_ELSEWHERE)})\b.* not supported")
 
 
 def _in_source(said: str, ptx: str) -> str:
@@ -409,6 +411,7 @@ def _in_source(said: str, ptx: str) -> str:
         )
         where = f"{files.get(place[1], '?')}({place[2]})" if place else f"PTX line {number}"
         out.append(f"{where}: ptxas refuses the inline assembly: {at[2]}\n    PTX | {lines[number - 1].strip()}")
-    if found := _HOPPER.search(said):
-        out.append(f'{found[1]} needs compute capability 9.0a: --arch 9.0a, or arch="9.0a"')
+    if found := _NOT_HERE.search(said):
+        arch = _ELSEWHERE[found[1]]
+        out.append(f'{found[1]} needs compute capability {arch}: --arch {arch}, or arch="{arch}"')
     return "\n".join(dict.fromkeys(out)) or said

@@ -28,7 +28,8 @@ from cudaemu.errors import UserError
 from cudaemu.findings import NOBODY, NOTES, PASSED_ON, SAME_BLOCK, Memory, Problem, Violation, explain, placed
 from cudaemu.hardware import Gpu, round_up
 from cudaemu.kernel import COUNTERS, KernelInfo, Place, Region
-from cudaemu.lower import core
+from cudaemu.lower import core, description
+from cudaemu.lower.description import Description
 from cudaemu.lower.tensor import ELEMENTS
 from cudaemu.ptx import Location, PtxError
 from cudaemu.trace import EVENT, TRACE, Access, EventKind, Space
@@ -118,7 +119,7 @@ def library() -> ctypes.CDLL:
     vm = ctypes.CDLL(str(cache.get("vm", [cxx, *objects], link) / "vm.so"))
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
-        ("vm_handlers", ctypes.c_char_p, []),
+        ("vm_instructions", ctypes.c_char_p, []),
         ("vm_problems", ctypes.c_char_p, []),
         ("vm_constants", ctypes.c_char_p, []),
         ("vm_kinds", ctypes.c_char_p, []),
@@ -176,7 +177,7 @@ def _check_mirrors(vm: ctypes.CDLL) -> None:
     ours |= {f"LaunchSpec.{name}": getattr(_Spec, name).offset for name, *_ in _Spec._fields_}
     ours["LaunchSpec"] = ctypes.sizeof(_Spec)
     differ = sorted(name for name in numbers.keys() | ours.keys() if numbers.get(name) != ours.get(name))
-    if flags != core.FLAGS or kinds != core.KINDS:
+    if flags != dict(core.Flag.__members__) or kinds != tuple(core.Kind.__members__):
         differ.append("the flags and kinds of lower/core.py")
     if vm.vm_specials().decode().split() != list(core.SPECIALS):
         differ.append("the special registers of lower/core.py")
@@ -185,9 +186,9 @@ def _check_mirrors(vm: ctypes.CDLL) -> None:
 
 
 @lru_cache
-def signatures() -> dict[str, str]:
-    """The machine's handlers and their operands (see vm.h): what `lower` may translate an instruction to."""
-    return dict(line.split("|") for line in library().vm_handlers().decode().splitlines())
+def instructions() -> dict[str, Description]:
+    """The machine's instructions: what `lower` may translate one of PTX to."""
+    return description.read(library().vm_instructions().decode())
 
 
 @lru_cache
@@ -411,7 +412,7 @@ class Module:
         return self._ptx.functions[name].max_threads
 
     def _build(self, function: ptx.Function, wary: bool = False) -> KernelInfo:
-        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, signatures(), wary)
+        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, instructions(), wary)
         names = "".join(name + "\n" for name in program.names).encode()
         buffers = [
             np.frombuffer(part if len(part) else bytes(8), np.uint8)
@@ -431,7 +432,7 @@ class Module:
                     chain = tuple((files.get(number, ""), line) for number, line in location.chain)
                     at = (outer, location.call_line, inner, location.line, location.own_line, chain)
             problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
-            places.append(Place(pc, lowered.text, lowered.category, *at, problem))
+            places.append(Place(pc, lowered.text, lowered.category, *at, problem, lowered.flops))
         return KernelInfo(
             function.name,
             params,

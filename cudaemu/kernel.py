@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -41,8 +39,8 @@ class Place(NamedTuple):
     `pc`: its index. `category`: the kind under which it is counted. `file` and `line`: the place in the outermost
     function (through inlined calls); `own_line`: that in its own code, lambdas included; `inner_file` and `inner_line`:
     the place of the code; line 0 if the PTX has no line information. `chain`: all places from that to the outermost
-    function, if it was inlined. `problem`: why the machine cannot execute it, and
-    what to do instead."""
+    function, if it was inlined. `problem`: why the machine cannot execute it, and what to do instead. `flops`: of an
+    instruction of tensor cores, what it does for one warp: 2·M·N·K, in integers and bits as well; 0 of others."""
 
     pc: int
     text: str
@@ -54,9 +52,43 @@ class Place(NamedTuple):
     own_line: int = 0
     chain: tuple[tuple[str, int], ...] = ()
     problem: str = ""
+    flops: int = 0
+
+
+class Category(NamedTuple):
+    """What instructions of a category add to, besides their own number: the counters whose names begin so; "": none."""
+
+    memory: str = ""
+    stores: bool = False
+    spaces: tuple[str, ...] = ()  # of a generic address: the categories that it may be, in the order of SPACES
 
 
 SPACES = ("global", "shared", "local")  # of an instruction with a generic address: what it cost says which it was
+# All under which instructions are counted (About::category of vm.h, and what lowering names instead).
+CATEGORIES = {
+    **dict.fromkeys(("fma", "float", "half", "integer", "predicate", "conversion", "move", "mma"), Category()),
+    **dict.fromkeys(("shuffle", "vote", "barrier", "mbarrier", "control", "other"), Category()),
+    "wgmma": Category("wgmma"),
+    "load.global": Category("global_load"),
+    "load.shared": Category("shared_load"),
+    "load.local": Category("local_load"),
+    "load.generic": Category(spaces=tuple(f"load.{space}" for space in SPACES)),
+    "load.cluster": Category(),  # counted as the cluster's
+    "store.global": Category("global_store", stores=True),
+    "store.shared": Category("shared_store", stores=True),
+    "store.local": Category("local_store", stores=True),
+    "store.generic": Category(stores=True, spaces=tuple(f"store.{space}" for space in SPACES)),
+    "store.cluster": Category(stores=True),
+    "atomic": Category(),
+    "texture": Category(),
+    "surface": Category(),
+    "ldmatrix": Category("shared_load"),
+    "stmatrix": Category("shared_store"),
+    "cp.async": Category("cp_async"),
+    "bulk.load": Category("bulk_load"),
+    "bulk.store": Category("bulk_store"),
+    "bulk.cluster": Category(),
+}
 
 
 class Groups(NamedTuple):
@@ -89,33 +121,16 @@ class KernelInfo:
 
     @cached_property
     def flops(self) -> np.ndarray:
-        """Of each instruction that tensor cores execute, what it does for one warp: 2·M·N·K, in integers and bits as
-        well; 0 of others. Four warps share a wgmma, and wmma counts as two instructions, but for doubles."""
-        shapes = [
-            re.search(r"\bm(\d+)n(\d+)k(\d+)", place.text) if place.category in ("mma", "wgmma") else None
-            for place in self.instructions
-        ]
-        shared = {"wgmma": 4, "wmma": 2, "wmma of doubles": 1}
-        return np.array(
-            [
-                2 * math.prod(map(int, shape.groups())) // shared.get(_instruction(place.text), 1) if shape else 0
-                for place, shape in zip(self.instructions, shapes, strict=True)
-            ],
-            np.uint64,
-        )
+        """Of each instruction: `Place.flops`."""
+        return np.array([place.flops for place in self.instructions], np.uint64)
 
     @cached_property
     def groups(self) -> Groups:
         numbers: dict[tuple[str, int, str], int] = {}
         number = [numbers.setdefault((each.file, each.line, each.category), len(numbers)) for each in self.instructions]
-        generic = np.array([category.endswith(".generic") for _, _, category in numbers], bool)
+        generic = np.array([bool(CATEGORIES[category].spaces) for _, _, category in numbers], bool)
         order = np.argsort(number, kind="stable")
         every = np.arange(len(numbers))
         starts = np.searchsorted(np.array(number)[order], every)
         has_generic, firsts = bool(generic.any()), every * len(SPACES)
         return Groups(np.array(number, np.int64), list(numbers), generic, has_generic, order, starts, firsts)
-
-
-def _instruction(text: str) -> str:
-    name = text.split(".")[0]
-    return "wmma of doubles" if name == "wmma" and ".m8n8k4." in text else name

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from cudaemu.errors import UserError
 
@@ -49,6 +49,15 @@ class Register:
         return f"{self.name}.{self.type}"
 
 
+class Symbol(NamedTuple):
+    """In an initial value, an address: of a name, so many bytes on; with a mask, one byte of it."""
+
+    name: str
+    addend: int
+    generic: bool
+    mask: int | None
+
+
 @dataclass(eq=False)
 class Variable:
     """A named piece of memory; `offset` or address is set by the layout."""
@@ -58,7 +67,7 @@ class Variable:
     align: int
     size: int  # bytes; 0 for `extern .shared x[]`
     type: str
-    initial: list = field(default_factory=list)  # numbers, or (symbol, addend, generic, mask) for addresses
+    initial: list[Immediate | Symbol] = field(default_factory=list)
     extern: bool = False
 
 
@@ -75,25 +84,25 @@ class Special:
 
 @dataclass(frozen=True)
 class Vector:
-    elements: tuple
+    elements: tuple[Operand, ...]
 
 
 @dataclass(frozen=True)
 class Address:
-    base: object  # Register, Variable, Special, Immediate or a name that is not known yet
+    base: Operand
     offset: int
-    extra: tuple = ()  # tensor coordinates, as in [map, {x, y}]
+    extra: tuple[Operand, ...] = ()  # tensor coordinates, as in [map, {x, y}]
 
 
 @dataclass(frozen=True)
 class Pair:
-    first: object  # %r of %r|%p
-    second: object
+    first: Operand  # %r of %r|%p
+    second: Operand
 
 
 @dataclass(frozen=True)
 class Not:
-    operand: object
+    operand: Operand
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,7 @@ class Name:
     offset: int = 0
 
 
+Operand: TypeAlias = Register | Variable | Immediate | Special | Vector | Address | Pair | Not | Name
 SINK = Name("_")
 
 
@@ -123,17 +133,17 @@ class Pattern:
 
     __slots__ = ("base", "blanks", "opcode", "operands")
 
-    def __init__(self, opcode: str, operands: list, blanks: Sequence[Register] = ()):
+    def __init__(self, opcode: str, operands: list[Operand], blanks: Sequence[Register] = ()):
         self.opcode = opcode  # "ld.global.nc.v4.u32"
         self.base = opcode.split(".", 1)[0]
         self.operands = operands
         self.blanks = blanks  # the placeholders for the registers among the operands, in the order of the text
 
-    def filled(self, registers: Sequence[Register]) -> list:
+    def filled(self, registers: Sequence[Register]) -> list[Operand]:
         """The operands, with those registers."""
         of = dict(zip(self.blanks, registers))
 
-        def fill(operand):
+        def fill(operand: Operand) -> Operand:
             if isinstance(operand, Register):
                 return of.get(operand, operand)
             if isinstance(operand, Vector):
@@ -170,7 +180,7 @@ class Instruction:
         return self.pattern.opcode
 
     @property
-    def operands(self) -> list:
+    def operands(self) -> list[Operand]:
         return self.pattern.filled(self.registers) if self.registers else self.pattern.operands
 
 
@@ -181,7 +191,7 @@ class Scope:
         self.labels: dict[str, int] = {}
         self.tables: dict[str, list[str]] = {}  # .branchtargets
 
-    def find(self, name: str):
+    def find(self, name: str) -> Register | Variable | None:
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -256,9 +266,8 @@ class PtxModule:
     @cached_property
     def pointed_at(self) -> list[str]:
         """The functions whose address is taken: in code, or in the initial value of a variable."""
-        names = {
-            value[0] for variable in self.variables.values() for value in variable.initial if isinstance(value, tuple)
-        }
+        values = (value for variable in self.variables.values() for value in variable.initial)
+        names = {value.name for value in values if isinstance(value, Symbol)}
         for function in self.functions.values():
             for instruction in function.instructions:
                 if instruction.registers or instruction.opcode.startswith("call"):
@@ -483,8 +492,8 @@ class _Parser:
             variables.append(variable)
         return variables
 
-    def initialiser(self, text: str, type_: str) -> list:
-        values: list = []
+    def initialiser(self, text: str, type_: str) -> list[Immediate | Symbol]:
+        values: list[Immediate | Symbol] = []
         for item in split(text.strip().strip("{}")) if "{" in text else [text.strip()]:
             if item.startswith("{"):
                 values += self.initialiser(item, type_)
@@ -501,7 +510,7 @@ class _Parser:
             mask = int(match[1], 16) if match[1] else None
             if mask == 0:
                 raise self.fail(f"an initial value that cannot be read: {item}")
-            values.append((match[3], int(match[4] or 0), match[2] is not None, mask))
+            values.append(Symbol(match[3], int(match[4] or 0), match[2] is not None, mask))
         return values
 
     # ---- functions ----
@@ -517,7 +526,7 @@ class _Parser:
         header = self.header()
         entry = ".entry" in header
         scope = Scope(self.root)
-        results: list = []
+        results: list[Variable | Register] = []
         if not entry and not re.search(rf"\.func\s+(?:\.noreturn\s+)?{_NAME}\s*$", header.strip()):
             results = self.parameters(scope)  # .func (results) name
             header = self.header()
@@ -702,7 +711,7 @@ class _Parser:
         pieces = _WORD.split(operands)  # every other one is a word
         registers: list[Any] = [known.get(word) or scope.find(word) for word in pieces[1::2]]
         predicate = scope.find(guard) if guard else None
-        if not registers or guard and not isinstance(predicate, Register):
+        if not registers or isinstance(predicate, Variable) or guard and predicate is None:
             return None
         try:
             pieces[1::2] = [register.blank for register in registers]
@@ -717,11 +726,9 @@ class _Parser:
         match = _INSTRUCTION.match(text)
         if match is None:
             raise self.fail(f"a statement that cannot be read: {text.strip()[:80]}")
-        guard = None
-        if match[2]:
-            guard = scope.find(match[2])
-            if not isinstance(guard, Register):
-                raise self.fail(f"{match[2]} is not a predicate")
+        guard = scope.find(match[2]) if match[2] else None
+        if isinstance(guard, Variable) or match[2] and guard is None:
+            raise self.fail(f"{match[2]} is not a predicate")
         words = " ".join(text.split())
         opcode = match[3]
         known = scope.names  # the usual operand is a register of its own scope
@@ -744,7 +751,7 @@ class _Parser:
             return Immediate(float(text), "decimal")
         return None
 
-    def operand(self, text: str, scope: Scope):
+    def operand(self, text: str, scope: Scope) -> Operand:
         first = text[:1]
         if first == "%" or first.isalpha() or first in "_$":
             if (found := scope.find(text)) is not None:
@@ -816,7 +823,7 @@ def _pattern(text: str) -> Pattern | None:
     return Pattern(instruction.opcode, instruction.operands, blanks) if found == blanks else None
 
 
-def leaves(operands: Iterable) -> Iterator:
+def leaves(operands: Iterable[Operand]) -> Iterator[Operand]:
     """What stands in the operands, in the order of the text: registers, numbers, names."""
     for operand in operands:
         if isinstance(operand, Vector):
@@ -868,7 +875,7 @@ def shared_bytes(module: PtxModule, function: Function) -> int:
     return -(-offset // align) * align
 
 
-def initial_bytes(variable: Variable, address_of) -> bytes:
+def initial_bytes(variable: Variable, address_of: Callable[[str], int]) -> bytes:
     """The bytes that a variable starts with, but for the zeros that follow; `address_of(name)` gives the address of a
     symbol that it points to."""
     out = bytearray()
@@ -882,10 +889,9 @@ def initial_bytes(variable: Variable, address_of) -> bytes:
             else:
                 out += (value.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
             continue
-        symbol, addend, _generic, mask = value
-        address = address_of(symbol) + addend
-        if mask is not None:  # 0xFF00(symbol): one byte of the address
-            shift = (mask & -mask).bit_length() - 1
-            address = (address & mask) >> shift
+        address = address_of(value.name) + value.addend
+        if value.mask is not None:  # 0xFF00(symbol): one byte of the address
+            shift = (value.mask & -value.mask).bit_length() - 1
+            address = (address & value.mask) >> shift
         out += (address & ((1 << 8 * width) - 1)).to_bytes(width, "little")
     return bytes(out[: variable.size])

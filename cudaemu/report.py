@@ -15,11 +15,12 @@ import numpy as np
 from cudaemu import arrays, cpp, findings
 from cudaemu.compiler.symbols import readable, short
 from cudaemu.errors import CheckFailed
-from cudaemu.kernel import COUNTERS, SPACES, KernelInfo, Place
+from cudaemu.kernel import CATEGORIES, COUNTERS, SPACES, KernelInfo, Place
 from cudaemu.memory import AddressMap, Allocation
 from cudaemu.process import HostFinding, library_of
 from cudaemu.timeline import Timeline
 from cudaemu.trace import Access, Space
+from cudaemu.units import MMA, WGMMA
 
 Dim = tuple[int, int, int]
 
@@ -37,13 +38,13 @@ METRICS = {
     "cp_async_sectors": "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
     "instructions.ldmatrix": "smsp__inst_executed_op_ldsm.sum",
     "instructions.cp.async": "smsp__inst_executed_op_ldgsts.sum",
-    "instructions.mma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
+    f"instructions.{MMA.category}": "sm__inst_executed_pipe_tensor_op_hmma.sum",
 }
 # What the hardware's counter includes: cp.async is a global load to it (though not a store to shared memory).
 INCLUDED = {
     "global_load_requests": "cp_async_requests",
     "global_load_sectors": "cp_async_sectors",
-    "instructions.mma": "instructions.wgmma",
+    f"instructions.{MMA.category}": f"instructions.{WGMMA.category}",
 }
 
 
@@ -278,7 +279,7 @@ class Report:
         rows, first = self.accesses(name)
         stores = np.isin(rows["kind"], (Access.STORE, Access.ATOMIC, Access.BULK_STORE))
         for number, launch in enumerate(self.launches):  # WMMA rows are of loads and of stores
-            is_store = np.array([place.category.startswith("store") for place in launch.code])
+            is_store = np.array([CATEGORIES[place.category].stores for place in launch.code])
             stores |= (rows["kind"] == Access.WMMA) & (rows["launch"] == number) & is_store[rows["pc"] % len(is_store)]
         rows, first = rows[stores], first[stores]
         block = np.full(place.size // item, -1, np.int64)
@@ -289,22 +290,6 @@ class Report:
                 block[first[same] + step], thread[first[same] + step] = rows["block"][same], rows["thread"][same]
         shape = place.shape
         return block.reshape(shape), thread.reshape(shape)
-
-
-_MEMORY = {  # an instruction's category -> the counters it adds to
-    "load.global": "global_load",
-    "store.global": "global_store",
-    "load.shared": "shared_load",
-    "store.shared": "shared_store",
-    "load.local": "local_load",
-    "store.local": "local_store",
-    "ldmatrix": "shared_load",
-    "stmatrix": "shared_store",
-    "cp.async": "cp_async",
-    "wgmma": "wgmma",
-    "bulk.load": "bulk_load",
-    "bulk.store": "bulk_store",
-}
 
 
 class Sums:
@@ -332,15 +317,15 @@ class Sums:
             if not sums["warps"]:
                 continue
             file, line, kind = groups.keys[key]
-            category = kind.replace("generic", SPACES[where]) if groups.generic[key] else kind
+            category = CATEGORIES[CATEGORIES[kind].spaces[where] if groups.generic[key] else kind]
             for counters in (total, lines.setdefault((file, line), Counters())):
                 counters.instructions[kind] += sums["warps"]
                 counters.tensor_flops += sums["flops"]
                 counters.cluster_requests += sums["cluster_requests"]
                 counters.cluster_bytes += sums["cluster_bytes"]
-                if group := _MEMORY.get(category):
+                if category.memory:
                     for name in ("requests", "sectors", "wavefronts", "conflicts", "bytes"):
-                        if (field_ := f"{group}_{name}") in _NUMBERS:
+                        if (field_ := f"{category.memory}_{name}") in _NUMBERS:
                             setattr(counters, field_, getattr(counters, field_) + sums[name])
         return total, lines
 

@@ -25,6 +25,7 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
         "cudaemu/hardware.py",
         "cudaemu/interrupts.py",
         "cudaemu/terminal.py",
+        "cudaemu/units.py",
     ),
     "compilers": ("cudaemu/compiler/",),
     "the emulator": ("cudaemu/",),

@@ -31,6 +31,7 @@ from common.results import runs
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
+from cudaemu.units import FMA, MMA, WGMMA
 
 SOURCE = Path(__file__).with_name("ceiling.cu")
 HOPPER = levels.HOPPER
@@ -78,25 +79,30 @@ class Ceiling:
 def _wgmma(dtype: str, k: int) -> Ceiling:
     """m64n256 of this depth: a step is 4 of them in each of two warpgroups."""
     return Ceiling(
-        f"wgmma {dtype}",
+        WGMMA.ceiling(dtype),
         f"wgmma m64n256k{k} {dtype}, operands from shared memory",
         dtype,
         "shared memory",
         warps=(8,),
         per_step=2 * 2 * 64 * 256 * 4 * k,
         source=HOPPER,
-        arch=levels.HOPPER_ARCH,
+        arch=WGMMA.least,
     )
 
 
 LIMITS = {
     each.key: each
     for each in (
-        Ceiling("mma.sync fp16", "mma.sync m16n8k16 fp16, operands from registers", "fp16"),
-        Ceiling("mma.sync bf16", "mma.sync m16n8k16 bf16, operands from registers", "bf16"),
-        Ceiling("mma.sync tf32", "mma.sync m16n8k8 tf32, operands from registers", "tf32"),
+        Ceiling(MMA.ceiling("fp16"), "mma.sync m16n8k16 fp16, operands from registers", "fp16"),
+        Ceiling(MMA.ceiling("bf16"), "mma.sync m16n8k16 bf16, operands from registers", "bf16"),
+        Ceiling(MMA.ceiling("tf32"), "mma.sync m16n8k8 tf32, operands from registers", "tf32"),
         Ceiling(
-            "FMA fp32", "fp32 FMA, operands from registers", "fp32", operation=1, warps=(32,), per_step=2 * 32 * 1024
+            FMA.ceiling("fp32"),
+            "fp32 FMA, operands from registers",
+            "fp32",
+            operation=1,
+            warps=(32,),
+            per_step=2 * 32 * 1024,
         ),
         _wgmma("fp16", 16),
         _wgmma("bf16", 16),

@@ -20,12 +20,12 @@ from torch import Tensor
 from common import gpu
 from common.measure import nvml, timing
 from cudaemu.errors import UserError
-from cudaemu.hardware import Arch
+from cudaemu.units import WGMMA
 
 RATES = Path(__file__).with_name("bandwidth.cu")
 LATENCIES = Path(__file__).with_name("latency.cu")
 HOPPER = Path(__file__).with_name("hopper.cu")
-HOPPER_ARCH = Arch.of("9.0a")
+HOPPER_ARCH = WGMMA.least
 DEVICE = "cuda"
 RUNS = 9  # of each kernel, after one that warms up
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cudaemu import Report
+from cudaemu.units import TENSOR_UNITS
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {"=": operator.eq, "<=": operator.le, ">=": operator.ge}
 SIGNS = {"=": "=", "<=": "≤", ">=": "≥"}
@@ -71,9 +72,7 @@ class Judged:
 WORDS = {  # for readers; what is not here is written as it is, with blanks
     "instructions": "warp instructions",
     "instructions.barrier": "barriers",
-    "instructions.mma": "mma instructions",
-    "instructions.wmma": "wmma instructions",
-    "instructions.wgmma": "wgmma instructions",
+    **{f"instructions.{unit.category}": f"{unit.category} instructions" for unit in TENSOR_UNITS},
     "instructions.fma": "FMA instructions",
     "instructions.shuffle": "shuffles",
     "instructions.integer": "integer instructions",

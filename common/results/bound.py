@@ -17,6 +17,7 @@ from common import problem
 from common.dtypes import PRECISIONS
 from common.results.runs import ANY, Only, Record, choose, not_zero, records, runs
 from common.stage import Kernel
+from cudaemu.units import FMA, MMA, UNITS, WGMMA, Unit
 
 Row = Mapping
 Rates = Mapping[str, Row]  # the rows of a ceiling run by their keys
@@ -80,7 +81,7 @@ class Bound:
     @property
     def busy(self) -> dict[str, float]:
         """How busy the pipe that does the arithmetic was, and the issue slots: percent of the time, as ncu counted."""
-        pipe = "FMA pipe" if _unit(self.record.row) == "FMA" else "tensor pipe"
+        pipe = "tensor pipe" if _unit(self.record.row).tensor else "FMA pipe"
         metrics = self.profile.row["metrics"]
         return {name: metrics[f"{name} busy"] for name in (pipe, "issue slots") if f"{name} busy" in metrics}
 
@@ -137,8 +138,8 @@ def problem_clocks(record: Record, ceilings: Mapping) -> float | None:
 def problem_rate(record: Record, ceilings: Mapping) -> tuple[str, float | None]:
     """The unit whose rate the problem's bound has ("mma.sync fp16"), and its FLOP per clock and SM."""
     row, known = record.row, rates(ceilings)
-    tensor = f"mma.sync {row['dtype']}"
-    key = row["limit"] if row["limit"].startswith("wgmma") or tensor not in known else tensor
+    tensor = MMA.ceiling(row["dtype"])
+    key = row["limit"] if _unit(row).background or tensor not in known else tensor
     return key, _per_clock(key)(row, known)
 
 
@@ -171,7 +172,7 @@ def least_clocks(kernel: Kernel, shape: Sequence[int], counts: Mapping[str, int]
         "shape": dict(zip(spec.axes, shape)),
         "variants": kernel.variants,
         "counters": {name: {"ncu": count} for name, count in counts.items()},
-        "metrics": {"instructions, FMA pipe": counts.get("instructions.fma", 0)},
+        "metrics": {"instructions, FMA pipe": counts.get(f"instructions.{FMA.category}", 0)},
     }
     arithmetic, shared = (resource(name) for name in (ARITHMETIC[_unit(row)], SHARED))
     return {
@@ -180,21 +181,21 @@ def least_clocks(kernel: Kernel, shape: Sequence[int], counts: Mapping[str, int]
     }
 
 
-def _unit(row: Row) -> str:
-    """What multiplies: "FMA", "mma.sync" or "wgmma"."""
-    return row["limit"].split()[0]
+def _unit(row: Row) -> Unit:
+    """What multiplies."""
+    return UNITS[row["limit"].split()[0]]
 
 
 def _mma_flops(row: Row, _: Rates) -> float | None:
     """Of kernels with FMA none, though ncu counts a tensor instruction per warp in those, too."""
-    count = row["counters"].get("instructions.mma", {}).get("ncu")
+    count = row["counters"].get(f"instructions.{MMA.category}", {}).get("ncu")
     per_instruction = PRECISIONS[row["dtype"]].flop_per_mma
-    return count and per_instruction and count * per_instruction if _unit(row) == "mma.sync" else None
+    return count and per_instruction and count * per_instruction if _unit(row) is MMA else None
 
 
 def _wgmma_flops(row: Row, _: Rates) -> float | None:
     """Those of the computation: how many one instruction does is in its name, which no counter has."""
-    if _unit(row) != "wgmma":
+    if _unit(row) is not WGMMA:
         return None
     return problem.load(row["problem"]).flops(tuple(row["shape"].values()), row["variants"])
 
@@ -238,7 +239,7 @@ def _compulsory(row: Row, _: Rates) -> float:
 def _l2_rate(row: Row, rates: Rates) -> float | None:
     """Of kernels with wgmma that of TMA, which feeds it: the fastest way to bring the same to several SMs. Of others,
     that of loads."""
-    if _unit(row) != "wgmma":
+    if not _unit(row).background:
         return _per_second("L2")(row, rates)
     return _per_second(*(key for key in rates if key.startswith("L2, TMA")))(row, rates)
 
@@ -248,14 +249,16 @@ def _per_second(*keys: str) -> Callable[[Row, Rates], float | None]:
     return lambda _, rates: max((rates[key]["value"] * 1e12 for key in keys if key in rates), default=None)
 
 
-ARITHMETIC = {"mma.sync": "tensor cores (mma.sync)", "wgmma": "tensor cores (wgmma)", "FMA": "FMA pipe"}  # by the unit
+ARITHMETIC = {unit: f"tensor cores ({unit.name})" if unit.tensor else "FMA pipe" for unit in UNITS.values()}
 SHARED = "shared memory and L1"
 L2, DEVICE_MEMORY = "L2 → SMs", "device memory"
 INSTRUCTIONS = "warp instructions"
 RESOURCES = (
-    Resource(ARITHMETIC["mma.sync"], "FLOP", _mma_flops, _limit),
-    Resource(ARITHMETIC["wgmma"], "FLOP", _wgmma_flops, _limit),
-    Resource(ARITHMETIC["FMA"], INSTRUCTIONS, _metric("instructions, FMA pipe"), _per_clock("FMA fp32", 2 * WARP)),
+    Resource(ARITHMETIC[MMA], "FLOP", _mma_flops, _limit),
+    Resource(ARITHMETIC[WGMMA], "FLOP", _wgmma_flops, _limit),
+    Resource(
+        ARITHMETIC[FMA], INSTRUCTIONS, _metric("instructions, FMA pipe"), _per_clock(FMA.ceiling("fp32"), 2 * WARP)
+    ),
     Resource("ALU pipe", INSTRUCTIONS, _metric("instructions, ALU pipe"), _per_clock("ALU", WARP)),
     Resource("XU pipe (exp2)", INSTRUCTIONS, _metric("instructions, XU pipe"), _per_clock("exp2", WARP)),
     Resource("issue slots", INSTRUCTIONS, _metric("instructions"), lambda *_: SCHEDULERS),
@@ -337,8 +340,7 @@ class Bounds:
     def _has_limit(record: Record, ceilings: Mapping) -> bool:
         """Whether the rate of its tensor instruction was measured: a run recorded before `ceiling` measured wgmma has
         none."""
-        limit = record.row["limit"]
-        return not limit.startswith("wgmma") or limit in rates(ceilings)
+        return not _unit(record.row).background or record.row["limit"] in rates(ceilings)
 
     def missing(self, record: Record) -> str:
         """What has to be recorded for `of` to give a bound, and how; "" if nothing is missing."""

@@ -12,6 +12,7 @@ from common.practice import patches
 from common.stage import Kernel, Stage
 from cudaemu import hardware
 from cudaemu.errors import UserError, pick
+from cudaemu.units import FMA
 
 # What the emulator takes on two cores, seconds per floating-point operation of the problem, by tensor cores or FMA: a
 # warp instruction is 4096 of them or 64, and comes with others. Rough: used only to refuse sizes.
@@ -157,7 +158,7 @@ def too_much(kernel: Kernel, shape: tuple[int, ...]) -> str | None:
     """Why that shape is too much for the emulator, by estimated time and memory; None if it is not."""
     spec = kernel.stage.spec
     seconds = spec.flops(shape, kernel.variants) * (
-        SECONDS_PER_FLOP_BY_FMA if kernel.stage.unit == "FMA" else SECONDS_PER_FLOP
+        SECONDS_PER_FLOP_BY_FMA if kernel.stage.unit == FMA.name else SECONDS_PER_FLOP
     )
     if seconds > PATIENCE:
         return f"would keep the emulator busy for about {seconds / 60:,.0f} minutes"

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from cudaemu.compiler import ptxas, toolchain
 from cudaemu.hardware import Arch
+from cudaemu.units import TENSOR_UNITS
 
 # The groups of opcodes; an opcode belongs to the first group whose pattern matches its beginning.
 GROUPS = (
-    ("tensor cores", r"HMMA|IMMA|DMMA|BMMA|QMMA|HGMMA|IGMMA|QGMMA|WARPGROUP"),
+    ("tensor cores", "|".join(opcode for unit in TENSOR_UNITS for opcode in unit.opcodes)),
     ("ldmatrix", r"LDSM|MOVM"),
     ("global -> shared", r"LDGSTS|UTMA|UBLKCP|LDGDEPBAR"),
     ("shared load", r"LDS"),

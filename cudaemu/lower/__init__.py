@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from cudaemu.lower import arithmetic, control, memory, tensor, texture, warp  # noqa: F401, they enter their rules
 from cudaemu.lower.core import Lowering, Program, shared_variables
+from cudaemu.lower.description import Description
 from cudaemu.lower.encode import encode
 from cudaemu.ptx import Function, PtxModule
 
@@ -28,14 +29,14 @@ def lower(
     module: PtxModule,
     function: Function,
     addresses: Mapping[str, int],
-    signatures: Mapping[str, str],
+    machine: Mapping[str, Description],
     wary: bool = False,
 ) -> tuple[Program, list[tuple[str, int, int, int]], int]:
     """The program of one kernel, its parameters (name, size, alignment, offset) and their bytes together.
 
-    `addresses`: where the module's .global and .const variables are, and what points to its functions. `signatures`:
-    what the machine can do, and with which operands. `wary`: global memory may hold undefined values. Raises
+    `addresses`: where the module's .global and .const variables are, and what points to its functions. `machine`:
+    its instructions. `wary`: global memory may hold undefined values. Raises
     `PtxError` for a module that contradicts itself."""
-    lowering = Lowering(module, function, addresses, signatures)
+    lowering = Lowering(module, function, addresses, machine)
     lowering.lower()
     return encode(lowering, wary), lowering.params, lowering.param_bytes

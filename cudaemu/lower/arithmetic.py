@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cudaemu.lower.core import (
     ABSENT,
-    CLOCK,
     CLOCKS,
-    FTZ,
     HALVES,
     PACKED,
-    RELU,
     ROUND,
-    SAT,
     Constant,
     Def,
+    Flag,
     Form,
+    Kind,
     Lowered,
     Lowering,
     Raw,
+    Source,
     Unsupported,
-    category,
     is_float,
     numbered,
     rule,
     slot_bytes,
     unsigned,
 )
-from cudaemu.ptx import BYTES, Immediate, Register, Special, Vector
+from cudaemu.ptx import BYTES, Immediate, Operand, Register, Special, Vector
 
 # Which outcomes are true: 1 less, 2 equal, 4 greater, 8 unordered.
 RELATIONS = numbered("lt eq le gt ne ge num nan ltu equ leu gtu neu geu", first=1)
@@ -58,7 +58,7 @@ FP8_PAIRS = ("e4m3x2", "e5m2x2")
 
 
 def float_flags(parts: list[str]) -> int:
-    flags = FTZ * ("ftz" in parts) | SAT * ("sat" in parts) | RELU * ("relu" in parts)
+    flags = Flag.FTZ * ("ftz" in parts) | Flag.SAT * ("sat" in parts) | Flag.RELU * ("relu" in parts)
     for part in parts:
         flags |= ROUND.get(part, 0)
     return flags
@@ -67,22 +67,19 @@ def float_flags(parts: list[str]) -> int:
 def simple(
     lowering: Lowering,
     name: str,
-    operands: list,
+    operands: Sequence[Operand],
     widths: list[int],
     types: list[str],
     flags: int = 0,
-    kind: str = "integer",
     extra: tuple[int, ...] = (),
 ) -> Lowered:
     """First operand defined, the others used."""
     if not operands or len(operands) != len(widths):
         raise Unsupported(f"it has {len(operands)} operands instead of {len(widths)}")
-    out = [lowering.define(operands[0], widths[0])]
-    out += [
-        lowering.use(operand, width, type_)
-        for operand, width, type_ in zip(operands[1:], widths[1:], types[1:], strict=True)
-    ]
-    return Lowered(name, out + [Raw(value) for value in extra], flags, category=kind)
+    target = lowering.define(operands[0], widths[0])
+    rest = zip(operands[1:], widths[1:], types[1:], strict=True)
+    sources = [lowering.use(operand, width, type_) for operand, width, type_ in rest]
+    return Lowered(name, [target, *sources, *map(Raw, extra)], flags)
 
 
 @rule(
@@ -128,9 +125,8 @@ def _arithmetic(lowering: Lowering, form: Form) -> Lowered:
         base = {"mad": "fma"}.get(base, base)
         modifiers = [part for part in ("NaN", "xorsign", "abs") if form.has(part) and part != form.base]
         name = ".".join([base, *modifiers, type_])
-        kind = "fma" if base == "fma" and category(type_) == "float" else category(type_)
         flags = float_flags(form.parts[1:-1])
-        return simple(lowering, name, form.operands, [width] * count, [type_] * count, flags, kind)
+        return simple(lowering, name, form.operands, [width] * count, [type_] * count, flags)
     kind = form.choose("lo", "hi", "wide", default="")
     if form.has("sat"):
         name = ".".join([base, *filter(None, [kind]), "sat", type_])
@@ -153,8 +149,8 @@ def _carry(lowering: Lowering, form: Form) -> Lowered:
     else:
         name = f"{base}c.{unsigned(type_)}"
     lowered = simple(lowering, name, form.operands, [BYTES[type_]] * count, [type_] * count)
-    lowered.operands.append(lowering.carry if form.base.endswith("c") else ABSENT)
-    lowered.operands.append(Def(lowering.carry) if form.has("cc") else ABSENT)
+    carried = lowering.carry if form.base in ("addc", "subc", "madc") else ABSENT
+    lowered.given = [*lowered.given, carried, Def(lowering.carry) if form.has("cc") else ABSENT]
     return lowered
 
 
@@ -165,7 +161,7 @@ def _bitwise(lowering: Lowering, form: Form) -> Lowered:
         out = [lowering.predicate(form.operand(0)), *(lowering.use(operand, 0) for operand in form.operands[1:])]
         if len(out) == 2:
             out.append(out[1])
-        return Lowered(f"{form.base}.pred", out, category="predicate")
+        return Lowered(f"{form.base}.pred", out)
     return simple(lowering, f"{form.base}.{unsigned(type_)}", form.operands, [BYTES[type_]] * count, [type_] * count)
 
 
@@ -246,23 +242,21 @@ def _testp(lowering: Lowering, form: Form) -> Lowered:
     type_ = form.type()
     what = kinds.index(form.choose(*kinds))
     out = [lowering.predicate(form.operand(0)), lowering.use(form.operand(1), BYTES[type_], type_), Raw(what)]
-    return Lowered(f"testp.{type_}", out, category="predicate")
+    return Lowered(f"testp.{type_}", out)
 
 
-def _comparison(lowering: Lowering, form: Form, type_: str, mode: int, first, second) -> Lowered:
+def _comparison(lowering: Lowering, form: Form, type_: str, mode: int, first: Def | Raw, second: Def | Raw) -> Lowered:
     relation = RELATIONS[form.choose(*RELATIONS)]
     combine = next((COMBINE[part] for part in form.parts[2:] if part in COMBINE), 0)
     width = BYTES[type_]
     name = f"compare.{unsigned(type_) if type_[0] == 'b' and type_ not in HALVES else type_}"
-    flags = FTZ * form.has("ftz")
-    third: object = ABSENT
+    flags = Flag.FTZ * form.has("ftz")
+    third: Source | Raw = ABSENT
     if combine:
         third, negate = lowering.negatable(form.operand(3))
         flags |= negate
     sources = [lowering.use(form.operand(n), width, type_) for n in (1, 2)]
-    return Lowered(
-        name, [Raw(mode), first, second, *sources, Raw(combine), third, Raw(relation)], flags, category="predicate"
-    )
+    return Lowered(name, [Raw(mode), first, second, *sources, Raw(combine), third, Raw(relation)], flags)
 
 
 @rule("setp")
@@ -294,7 +288,7 @@ def _selp(lowering: Lowering, form: Form) -> Lowered:
     predicate, negate = lowering.negatable(form.operand(3))
     sources = [lowering.use(form.operand(n), width, type_) for n in (1, 2)]
     out = [lowering.define(form.operand(0), width), *sources, predicate]
-    return Lowered(f"selp.b{8 * width}", out, negate, category="predicate")
+    return Lowered(f"selp.b{8 * width}", out, negate)
 
 
 @rule("slct")
@@ -302,7 +296,7 @@ def _slct(lowering: Lowering, form: Form) -> Lowered:
     type_, by = form.type(-2), form.type()
     width = BYTES[type_]
     name = f"slct.b{8 * width}.{by}"
-    return simple(lowering, name, form.operands, [width] * 3 + [4], [type_] * 3 + [by], kind="predicate")
+    return simple(lowering, name, form.operands, [width] * 3 + [4], [type_] * 3 + [by])
 
 
 @rule("mov")
@@ -312,10 +306,10 @@ def _mov(lowering: Lowering, form: Form) -> Lowered:
     if isinstance(source, Special) and source.name in CLOCKS:
         width = BYTES[type_]
         name = f"{source.name[1:].removesuffix('64')}.b{8 * width}"
-        return Lowered(name, [lowering.define(to, width)], kind=CLOCK)
+        return Lowered(name, [lowering.define(to, width)], kind=Kind.CLOCK)
     if type_ == "pred":
         out = [lowering.predicate(to), lowering.use(source, 0)]
-        return Lowered("mov.pred", [*out, out[1]], category="predicate")
+        return Lowered("mov.pred", [*out, out[1]])
     width = BYTES[type_]
     if isinstance(source, Vector) and not isinstance(to, Vector):
         part = _part(width, source)
@@ -348,7 +342,7 @@ def _cvt_pack(lowering: Lowering, form: Form) -> Lowered:
 @rule("cvt")
 def _cvt(lowering: Lowering, form: Form) -> Lowered:
     to, source = (form.parts[n] if len(form.parts) > 2 else "" for n in (-2, -1))
-    flags = FTZ * form.has("ftz") | SAT * form.has("sat", "satfinite") | RELU * form.has("relu")
+    flags = Flag.FTZ * form.has("ftz") | Flag.SAT * form.has("sat", "satfinite") | Flag.RELU * form.has("relu")
     mode = form.choose(*CVT_MODES, default="")
     if form.has("pack"):
         return _cvt_pack(lowering, form)
@@ -357,9 +351,7 @@ def _cvt(lowering: Lowering, form: Form) -> Lowered:
     if to in ("f16x2", "bf16x2") and source == "f32" and mode in CVT_MODES:
         sources = [lowering.use(form.operand(n), 4, "f32") for n in (1, 2)]
         numbers = Raw(CVT_TYPES[to[:-2]]), Raw(CVT_MODES[mode])
-        return Lowered(
-            "cvt.pair", [lowering.define(form.operand(0), 4), *sources, *numbers], flags, category="conversion"
-        )
+        return Lowered("cvt.pair", [lowering.define(form.operand(0), 4), *sources, *numbers], flags)
     if to not in CVT_TYPES or source not in CVT_TYPES or len(form.operands) != 2:
         raise Unsupported(f"a conversion from {source} to {to} is not known")
     target_bytes, source_bytes = (
@@ -373,18 +365,18 @@ def _cvt(lowering: Lowering, form: Form) -> Lowered:
     out = [lowering.define(form.operand(0), target_bytes), lowering.use(form.operand(1), source_bytes, source)]
     exactly = target_bytes == BYTES[to] and source_bytes == BYTES[source]
     if not flags and f"{to}.{source}" in CVT_QUICK and mode in ("", "rn") and exactly:
-        return Lowered(f"cvt.{to}.{source}", out, category="conversion")
+        return Lowered(f"cvt.{to}.{source}", out)
     if (to, source, mode, flags) == ("tf32", "f32", "rna", 0):
-        return Lowered("cvt.rna.tf32.f32", out, category="conversion")
+        return Lowered("cvt.rna.tf32.f32", out)
     how = (CVT_TYPES[to], CVT_TYPES[source], CVT_MODES.get(mode, len(CVT_MODES)), target_bytes, source_bytes)
-    return Lowered("cvt", out + [Raw(number) for number in how], flags, category="conversion")
+    return Lowered("cvt", out + [Raw(number) for number in how], flags)
 
 
 def _cvt_fp8(lowering: Lowering, form: Form, to: str, source: str, flags: int) -> Lowered:
     """Pairs of 8-bit floats, from f32 (two operands), from f16x2, and to f16x2."""
     name = f"cvt.{to}.{source}"
     widths = {"f32": [2, 4, 4], "f16x2": [2, 4]}.get(source, [4, 2])
-    return simple(lowering, name, form.operands, widths, ["f32"] * len(widths), flags, "conversion")
+    return simple(lowering, name, form.operands, widths, ["f32"] * len(widths), flags)
 
 
 @rule("createpolicy")

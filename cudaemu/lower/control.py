@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cudaemu.lower.core import (
-    BRANCH,
-    CALL,
-    CALL_POINTER,
-    EXIT,
     FRAME_HEADER,
-    RETURN,
-    TABLE,
-    TRAP,
     Constant,
     Def,
     Form,
     Frame,
     FrameBytes,
+    Kind,
     Lowered,
     Lowering,
     Raw,
+    Source,
     Unsupported,
     rule,
     slot_bytes,
 )
-from cudaemu.ptx import Function, Name, PtxError, Register, Variable, Vector
+from cudaemu.ptx import Function, Name, Operand, PtxError, Register, Variable, Vector
 
 
 @rule("bra")
 def _bra(lowering: Lowering, form: Form) -> Lowered:
-    lowered = Lowered("bra", kind=BRANCH, category="control")
+    lowered = Lowered("bra", kind=Kind.BRANCH)
     lowering.fixes.append((lowered, lowering.frame, _label(form, form.operand(0))))
     return lowered
 
 
-def _label(form: Form, operand) -> int:
+def _label(form: Form, operand: Operand) -> int:
     name = operand.name if isinstance(operand, Name) else str(operand)
     index = form.instruction.scope.label(name)
     if index is None:
@@ -51,37 +48,37 @@ def _brx(lowering: Lowering, form: Form) -> Lowered:
     table: list[int] = []
     lowering.tables.append(table)
     lowering.table_fixes.append((table, lowering.frame, [_label(form, Name(label)) for label in labels]))
-    return Lowered("brx", [index], kind=TABLE, target=len(lowering.tables) - 1, category="control")
+    return Lowered("brx", [index], kind=Kind.TABLE, target=len(lowering.tables) - 1)
 
 
 @rule("ret", "exit")
 def _ret(lowering: Lowering, form: Form) -> Lowered:
     frame = lowering.frame
     if form.base == "exit" or frame.own and frame.unit.entry:
-        return Lowered("exit", kind=EXIT, category="control")
+        return Lowered("exit", kind=Kind.EXIT)
     if frame.own:
-        return Lowered("return", kind=RETURN, category="control")
-    lowered = Lowered("bra", kind=BRANCH, category="control")
+        return Lowered("return", kind=Kind.RETURN)
+    lowered = Lowered("bra", kind=Kind.BRANCH)
     lowering.fixes.append((lowered, frame, len(frame.function.instructions)))
     return lowered
 
 
 @rule("trap")
 def _trap(lowering: Lowering, form: Form) -> Lowered:
-    return Lowered("trap", kind=TRAP, category="control")
+    return Lowered("trap", kind=Kind.TRAP)
 
 
 @rule(
     *["brkpt", "prefetch", "prefetchu", "discard", "applypriority", "pmevent"],
 )
 def _nothing(lowering: Lowering, form: Form) -> Lowered:
-    return Lowered(category="control")
+    return Lowered()
 
 
 @rule("griddepcontrol")
 def _griddepcontrol(lowering: Lowering, form: Form) -> Lowered:
     action = form.choose("wait", "launch_dependents")
-    return Lowered(f"griddepcontrol.{action}", category="control")
+    return Lowered(f"griddepcontrol.{action}")
 
 
 # ---- calls ----
@@ -90,11 +87,13 @@ def _griddepcontrol(lowering: Lowering, form: Form) -> Lowered:
 @rule("call")
 def _call(lowering: Lowering, form: Form) -> Lowered | None:
     operands = list(form.operands)
-    results: tuple = operands.pop(0).elements if operands and isinstance(operands[0], Vector) else ()
-    if not operands or not isinstance(operands[0], (Name, Register)):
+    results = _listed(operands)
+    if results is not None:
+        operands.pop(0)
+    target = operands.pop(0) if operands else None
+    if not isinstance(target, (Name, Register)):
         raise Unsupported("it names no function")
-    target = operands.pop(0)
-    arguments: tuple = operands[0].elements if operands and isinstance(operands[0], Vector) else ()
+    results, arguments = results or (), _listed(operands) or ()
     if isinstance(target, Register):
         _call_out_of_line(lowering, form, target, arguments, results)
         return None
@@ -114,34 +113,43 @@ def _call(lowering: Lowering, form: Form) -> Lowered | None:
     return None
 
 
+def _listed(operands: Sequence[Operand]) -> tuple[Operand, ...] | None:
+    """The elements of the first operand, if that is a list."""
+    return operands[0].elements if operands and isinstance(operands[0], Vector) else None
+
+
 def _skip(lowering: Lowering, form: Form, function: Function) -> Frame | None:
     """`@p call`: a branch over all that the call becomes. What comes after it is the end of the frame returned."""
     if form.instruction.guard is None:
         return None
     after = Frame(function, lowering.frame.unit, False)
-    skip = Lowered("bra", kind=BRANCH, category="control")
+    skip = Lowered("bra", kind=Kind.BRANCH)
     lowering.finish(skip, guarded=True)
     skip.negated = not skip.negated
     lowering.fixes.append((skip, after, 0))
     return after
 
 
-def _expand(lowering: Lowering, form: Form, function: Function, arguments: tuple, results: tuple) -> None:
+def _expand(
+    lowering: Lowering, form: Form, function: Function, arguments: Sequence[Operand], results: Sequence[Operand]
+) -> None:
     """Expand the function here: its parameters are the caller's variables or registers themselves."""
     frame = Frame(function, lowering.frame.unit, False)
     after = _skip(lowering, form, function)
     if after is None:
-        lowering.finish(Lowered(category="control"))
+        lowering.finish(Lowered())
     copies = []
     for formal, actual in zip((*function.params, *function.results), (*arguments, *results), strict=True):
         if isinstance(formal, Register):
             inner = frame.registers[formal] = Register(formal.name, formal.type)
             copies.append((inner, actual, formal in function.results))
         else:
+            assert isinstance(actual, Variable)
             frame.variables[formal] = lowering.actual(actual)
 
-    def copy(to, source, width: int) -> None:
-        lowering.finish(Lowered(f"mov.b{8 * width}" if width else "mov.pred", [to, source] + [source] * (not width)))
+    def copy(to: Def | Raw, source: Source, width: int) -> None:
+        name = f"mov.b{8 * width}" if width else "mov.pred"
+        lowering.finish(Lowered(name, [to, source] + [source] * (not width), category="move"))
 
     for inner, actual, is_result in copies:
         if not is_result:
@@ -156,42 +164,54 @@ def _expand(lowering: Lowering, form: Form, function: Function, arguments: tuple
         after.end = len(lowering.code)
 
 
-def _call_out_of_line(lowering: Lowering, form: Form, target, arguments: tuple, results: tuple) -> None:
+def _call_out_of_line(
+    lowering: Lowering,
+    form: Form,
+    target: Function | Register,
+    arguments: Sequence[Operand],
+    results: Sequence[Operand],
+) -> None:
     """Push a frame onto the thread's stack, with the arguments in it, and fetch the results from it afterwards. What is
     to be saved of the caller's registers, `encode` knows."""
     unit = lowering.frame.unit
-    variables = (*results, *arguments)
-    if not all(isinstance(variable, Variable) for variable in variables):
-        raise Unsupported("it does not pass its parameters in .param variables")
+    variables = _variables((*results, *arguments), "it does not pass its parameters in .param variables")
     after = _skip(lowering, form, lowering.frame.function)
     offset, places = FRAME_HEADER, []
     for variable in variables:
         offset = -(-offset // variable.align) * variable.align
         places.append(offset)
         offset += variable.size
-    for variable, place in zip(arguments, places[len(results) :], strict=True):
+    for variable, place in zip(variables[len(results) :], places[len(results) :], strict=True):
         base, at = _place(lowering, variable)
-        out = [base, Raw(at), lowering.stack, FrameBytes(unit, place), Raw(variable.size)]
-        lowering.finish(Lowered("copy.local", out))
+        to = lowering.stack, FrameBytes(unit, place)
+        lowering.finish(Lowered("copy.local", [base, Raw(at), *to, Raw(variable.size)]))
     lowering.finish(Lowered("save", [lowering.stack, FrameBytes(unit)]))
-    stack = [Def(lowering.stack), lowering.stack]
+    stack = Def(lowering.stack), lowering.stack
     if isinstance(target, Function):
-        call = Lowered("call", [*stack, FrameBytes(unit)], kind=CALL, category="control")
+        call = Lowered("call", [*stack, FrameBytes(unit)], kind=Kind.CALL)
         lowering.unit_fixes.append((call, target))
     else:
         pointer = lowering.use(target, 8, "u64")
-        call = Lowered("call", [*stack, FrameBytes(unit), pointer], kind=CALL_POINTER, category="control")
+        call = Lowered("call", [*stack, FrameBytes(unit), pointer], kind=Kind.CALL_POINTER)
     lowering.finish(call)
     lowering.finish(Lowered("restore", [lowering.stack, FrameBytes(unit)]))
-    for variable, place in zip(results, places, strict=False):
+    for variable, place in zip(variables[: len(results)], places, strict=False):
         base, at = _place(lowering, variable)
-        out = [lowering.stack, FrameBytes(unit, place), base, Raw(at), Raw(variable.size)]
-        lowering.finish(Lowered("copy.local", out))
+        source = lowering.stack, FrameBytes(unit, place)
+        lowering.finish(Lowered("copy.local", [*source, base, Raw(at), Raw(variable.size)]))
     if after is not None:
         after.end = len(lowering.code)
 
 
-def _place(lowering: Lowering, variable: Variable) -> tuple[object, int]:
+def _variables(operands: Sequence[Operand], otherwise: str) -> list[Variable]:
+    """All of them; Unsupported with that reason if there is anything else."""
+    found = [operand for operand in operands if isinstance(operand, Variable)]
+    if len(found) < len(operands):
+        raise Unsupported(otherwise)
+    return found
+
+
+def _place(lowering: Lowering, variable: Variable) -> tuple[Source, int]:
     """A variable of the frame: base and offset in local memory."""
     at = lowering.address_of(variable)
     return (lowering.stack, at) if lowering.on_stack(variable) else (Constant(8, 0), at)
@@ -201,12 +221,12 @@ def _place(lowering: Lowering, variable: Variable) -> tuple[object, int]:
 BUILT_IN = {"vprintf": (2, 1), "malloc": (1, 1), "free": (1, 0), "__assertfail": (5, 0)}
 
 
-def _call_built_in(lowering: Lowering, name: str, arguments: tuple, results: tuple) -> Lowered:
+def _call_built_in(lowering: Lowering, name: str, arguments: Sequence[Operand], results: Sequence[Operand]) -> Lowered:
     if name not in BUILT_IN:
         raise Unsupported(f"the function {name} is not defined in this module")
-    variables = (*arguments, *results)
-    if (len(arguments), len(results)) != BUILT_IN[name] or not all(isinstance(v, Variable) for v in variables):
+    variables = _variables((*arguments, *results), f"{name} takes other parameters")
+    if (len(arguments), len(results)) != BUILT_IN[name]:
         raise Unsupported(f"{name} takes other parameters")
     places = [lowering.address_of(variable) for variable in variables]
     base = lowering.stack if lowering.on_stack(variables[0]) else Constant(8, 0)
-    return Lowered(name.strip("_"), [base, *map(Raw, places)], category="other")
+    return Lowered(name.strip("_"), [base, *map(Raw, places)])

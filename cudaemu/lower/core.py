@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import TypeAlias, TypeVar
 
+from cudaemu.lower.description import Description
 from cudaemu.ptx import (
     BYTES,
     SINK,
@@ -23,6 +25,7 @@ from cudaemu.ptx import (
     Location,
     Name,
     Not,
+    Operand,
     Pair,
     Pattern,
     PtxError,
@@ -34,53 +37,50 @@ from cudaemu.ptx import (
     Vector,
 )
 
-# Flags and kinds: those of vm.h, which the machine exports; engine.library() compares them.
-FLAGS = {
-    "FTZ": 1, "SAT": 2, "RELU": 16, "NOT_PRED": 64, "ONE_MASK": 128, "WARP_BARRIER": 256, "STRONG": 512,
-    "ACQUIRE": 1024, "RELEASE": 2048, "SPIN": 4096, "SIGNAL": 8192, "PAST_L1": 16384, "OF_BLOCK": 32768,
-    "TENTATIVE": 131072, "DEPENDENT": 262144, "SPECULATED": 524288, "MAY_PAD": 1048576, "TRACKED": 65536,
-}  # fmt: skip
-(
-    FTZ,
-    SAT,
-    RELU,
-    NOT_PRED,
-    ONE_MASK,
-    WARP_BARRIER,
-    STRONG,
-    ACQUIRE,
-    RELEASE,
-    SPIN,
-    SIGNAL,
-    PAST_L1,
-    OF_BLOCK,
-    TENTATIVE,
-    DEPENDENT,
-    SPECULATED,
-    MAY_PAD,
-    TRACKED,
-) = FLAGS.values()
+
+class Flag(IntEnum):
+    """Bits of an instruction's flags, as FLAGS of vm.h; engine.library() compares them."""
+
+    FTZ = 1
+    SAT = 2
+    RELU = 16
+    NOT_PRED = 64
+    ONE_MASK = 128
+    WARP_BARRIER = 256
+    STRONG = 512
+    ACQUIRE = 1024
+    RELEASE = 2048
+    SPIN = 4096
+    SIGNAL = 8192
+    PAST_L1 = 16384
+    OF_BLOCK = 32768
+    TRACKED = 65536
+    TENTATIVE = 131072
+    DEPENDENT = 262144
+    SPECULATED = 524288
+    MAY_PAD = 1048576
+
+
+class Kind(IntEnum):
+    """What the scheduler has to do with an instruction, as KINDS of vm.h; engine.library() compares them."""
+
+    PLAIN = 0
+    BRANCH = 1
+    TABLE = 2
+    EXIT = 3
+    BARRIER = 4
+    UNKNOWN = 5
+    TRAP = 6
+    CLOCK = 7
+    CALL = 8
+    CALL_POINTER = 9
+    RETURN = 10
+    TOGETHER = 11
+    CLUSTER_WAIT = 12
+    WGMMA_WAIT = 13
+
+
 ROUND = {"rn": 0, "rz": 1 << 2, "rm": 2 << 2, "rp": 3 << 2}
-KINDS = (
-    "PLAIN", "BRANCH", "TABLE", "EXIT", "BARRIER", "UNKNOWN", "TRAP", "CLOCK", "CALL", "CALL_POINTER", "RETURN",
-    "TOGETHER", "CLUSTER_WAIT", "WGMMA_WAIT",
-)  # fmt: skip
-(
-    PLAIN,
-    BRANCH,
-    TABLE,
-    EXIT,
-    BARRIER,
-    UNKNOWN,
-    TRAP,
-    CLOCK,
-    CALL,
-    CALL_POINTER,
-    RETURN,
-    TOGETHER,
-    CLUSTER_WAIT,
-    WGMMA_WAIT,
-) = range(len(KINDS))
 NONE = 0xFFFFFFFF
 
 
@@ -162,6 +162,9 @@ class Def:
     register: Register
 
 
+Source: TypeAlias = Register | Constant
+Settled: TypeAlias = Source | Raw | FrameBytes  # an operand of the machine
+Given: TypeAlias = Settled | Def  # ... from a rule
 ABSENT = Raw(NONE)  # an operand that is not there
 
 
@@ -170,34 +173,48 @@ class Lowered:
     """One instruction of the program, and where it came from."""
 
     name: str = "nop"
-    operands: list = field(default_factory=list)  # Register, Constant, Raw, FrameBytes; from rules, Def as well
+    given: Sequence[Given] = ()  # its operands, from a rule
     flags: int = 0
-    kind: int = PLAIN
-    target: Any = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask (a use)
-    category: str = "move"
+    kind: Kind = Kind.PLAIN
+    target: int | Source = 0  # BRANCH, CALL: pc; TABLE: table; TOGETHER: the member mask
+    category: str = ""  # "": as the machine describes the instruction
     access: int = 0  # bytes of shared memory that one thread touches at once
     global_store: int = 0  # bytes of global memory that one thread writes at once
     global_load: int = 0  # ... or reads
+    flops: int = 0  # of tensor cores, for one warp
     guard: Register | None = None
     negated: bool = False
     text: str = ""
     location: Location | None = None
     problem: str = ""  # why it is unknown
-    # Of the operands, as `settle` tells them apart. All of one template share `others`.
+    about: Description = field(init=False, repr=False)  # from encode on
+    # What `settle` makes of the operands. All of one template share `others`.
+    operands: list[Settled] = field(default_factory=list)
     writes: list[Register] = field(default_factory=list)
     sources: list[Register] = field(default_factory=list)
-    others: list = field(default_factory=list)  # constants (the target may be one) and numbers
+    others: list[Constant | Raw | FrameBytes] = field(default_factory=list)  # the target may be one of the constants
 
     def settle(self) -> None:
         """Take the operands from a rule."""
-        given = self.operands
-        self.writes = [operand.register for operand in given if isinstance(operand, Def)]
-        self.sources = [operand for operand in given if isinstance(operand, Register)]
-        self.operands = [operand.register if isinstance(operand, Def) else operand for operand in given]
+        self.writes = [operand.register for operand in self.given if isinstance(operand, Def)]
+        self.sources = [operand for operand in self.given if isinstance(operand, Register)]
+        self.operands = [operand.register if isinstance(operand, Def) else operand for operand in self.given]
         self.others = [operand for operand in self.operands if not isinstance(operand, Register)]
         if isinstance(self.target, Constant):
             self.others.append(self.target)
-            self.flags |= ONE_MASK * (self.kind == TOGETHER)
+            self.flags |= Flag.ONE_MASK * (self.kind == Kind.TOGETHER)
+
+    @property
+    def place(self) -> int:
+        """Its target, if that is a place in the program, or a table."""
+        assert isinstance(self.target, int)
+        return self.target
+
+    def number(self, place: int) -> int:
+        """The plain number among its operands."""
+        operand = self.operands[place]
+        assert isinstance(operand, Raw)
+        return operand.value
 
     @property
     def reads(self) -> list[Register]:
@@ -211,9 +228,9 @@ class Template:
     """What the instructions of a pattern become, whatever their registers are."""
 
     def __init__(self, blanks: Sequence[Register], lowered: Lowered):
-        self.lowered, self.shapes = lowered, tuple(map(_shape, lowered.operands))
+        self.lowered, self.shapes = lowered, tuple(map(_shape, lowered.given))
         lowered.settle()
-        numbers = {value: number for number, value in enumerate((*blanks, *lowered.others))}
+        numbers: dict[Settled, int] = {value: number for number, value in enumerate((*blanks, *lowered.others))}
         self.operands = [numbers[operand] for operand in lowered.operands]  # of the registers and the others
         self.writes = [numbers[register] for register in lowered.writes]
         self.sources = [numbers[register] for register in lowered.sources]
@@ -223,7 +240,7 @@ class Template:
         values = [*registers, *made.others]
         return Lowered(
             made.name,
-            [values[number] for number in self.operands],
+            (),
             made.flags,
             made.kind,
             made.target,
@@ -231,11 +248,13 @@ class Template:
             made.access,
             made.global_store,
             made.global_load,
+            made.flops,
             guard,
             instruction.negated,
             instruction.text,
             instruction.location,
             "",
+            [values[number] for number in self.operands],
             [registers[number] for number in self.writes],
             [registers[number] for number in self.sources],
             made.others,
@@ -250,11 +269,11 @@ class Program:
     name: str
     instructions: list[Lowered]
     names: list[str]
-    words: array
-    header: array
-    constants: array
-    tables: array
-    flows: array
+    words: array[int]
+    header: array[int]
+    constants: array[int]
+    tables: array[int]
+    flows: array[int]
     static_shared: int
     shared: list[tuple[str, int, int]]  # names, offsets and sizes of the shared variables, in order
 
@@ -297,7 +316,7 @@ class Form:
     def has(self, *parts: str) -> bool:
         return any(part in self.parts for part in parts)
 
-    def operand(self, index: int):
+    def operand(self, index: int) -> Operand:
         if index >= len(self.operands):
             raise Unsupported("an operand is missing")
         return self.operands[index]
@@ -324,12 +343,12 @@ class Form:
             raise Unsupported("an operand that must be a number is none")
         return operand.value
 
-    def pair(self, index: int) -> tuple[object, object]:
+    def pair(self, index: int) -> tuple[Operand, Operand]:
         """`%r|%p`; the second is the sink if there is none."""
         operand = self.operand(index)
         return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, SINK)
 
-    def elements(self, index: int) -> tuple:
+    def elements(self, index: int) -> tuple[Operand, ...]:
         """A vector's elements, or the operand alone."""
         operand = self.operand(index)
         return operand.elements if isinstance(operand, Vector) else (operand,)
@@ -345,13 +364,14 @@ class Form:
 
 
 RULES: dict[str, Callable[[Lowering, Form], Lowered | None]] = {}
+Rule = TypeVar("Rule", bound="Callable[[Lowering, Form], Lowered | None]")
 
 
-def rule(*mnemonics: str):
+def rule(*mnemonics: str) -> Callable[[Rule], Rule]:
     """The rule of these mnemonics. If all its operands are registers and numbers, an instruction has to become the same
     everywhere: see `template`."""
 
-    def enter(function):
+    def enter(function: Rule) -> Rule:
         for mnemonic in mnemonics:
             RULES[mnemonic] = function
         return function
@@ -386,7 +406,7 @@ def immediate_bits(operand: Immediate, type_: str, width: int) -> int:
     return value & ((1 << 8 * width) - 1)
 
 
-def symbols(operands) -> Iterator[Variable | Name]:
+def symbols(operands: Iterable[Operand]) -> Iterator[Variable | Name]:
     """All that the operands name."""
     for operand in operands:
         if isinstance(operand, Address):
@@ -405,18 +425,14 @@ def is_float(type_: str) -> bool:
     return type_ in ("f32", "f64") or type_ in HALVES
 
 
-def category(type_: str) -> str:
-    return "half" if type_ in HALVES else "float" if type_ in ("f32", "f64") else "integer"
-
-
 class Lowering:
     """One kernel on its way. `addresses`: where the module's variables are, and what stands for its functions.
-    `signatures`: the machine's handlers, and what operands each takes (see vm.h)."""
+    `machine`: the machine's instructions."""
 
     def __init__(
-        self, module: PtxModule, function: Function, addresses: Mapping[str, int], signatures: Mapping[str, str]
+        self, module: PtxModule, function: Function, addresses: Mapping[str, int], machine: Mapping[str, Description]
     ):
-        self.module, self.function, self.addresses, self.signatures = module, function, addresses, signatures
+        self.module, self.function, self.addresses, self.machine = module, function, addresses, machine
         self.code: list[Lowered] = []
         self.tables: list[list[int]] = []
         self.units: list[Unit] = []
@@ -519,7 +535,7 @@ class Lowering:
             copy = self.frame.registers[register] = Register(register.name, register.type)
         return copy
 
-    def define(self, operand, width: int):
+    def define(self, operand: Operand, width: int) -> Def | Raw:
         if operand is SINK or operand == SINK:
             return ABSENT
         if not isinstance(operand, Register):
@@ -528,10 +544,10 @@ class Lowering:
             raise Unsupported(f"its destination has {8 * slot_bytes(operand)} bits instead of {8 * width}")
         return Def(self.register(operand))
 
-    def predicate(self, operand):
+    def predicate(self, operand: Operand) -> Def | Raw:
         return self.define(operand, 0)
 
-    def use(self, operand, width: int, type_: str = ""):
+    def use(self, operand: Operand, width: int, type_: str = "") -> Source:
         """A source of `width` bytes per lane; 0 for a predicate."""
         if isinstance(operand, Register):
             if slot_bytes(operand) != width:
@@ -552,7 +568,7 @@ class Lowering:
         if not self.on_stack(base):
             return Constant(width, at)
         address = Register("%address", "b64")  # known only when the function runs
-        self.finish(Lowered("add.u64", [Def(address), self.stack, Constant(8, at)], category="integer"))
+        self.finish(Lowered("add.u64", [Def(address), self.stack, Constant(8, at)]))
         if width == 8:
             return address
         narrow = Register("%address", "b32")
@@ -567,13 +583,13 @@ class Lowering:
             raise Unsupported(f"the special register {name} is not known")
         return Constant(width, 0, name)
 
-    def negatable(self, operand) -> tuple[object, int]:
+    def negatable(self, operand: Operand) -> tuple[Source, int]:
         """A source predicate, and the flag that negates it."""
         if isinstance(operand, Not):
-            return self.use(operand.operand, 0), NOT_PRED
+            return self.use(operand.operand, 0), Flag.NOT_PRED
         return self.use(operand, 0), 0
 
-    def address(self, operand, space: str) -> tuple[object, int, bool]:
+    def address(self, operand: Operand | None, space: str) -> tuple[Source, int, bool]:
         """Base (a use), offset, whether the base has 64 bits."""
         if not isinstance(operand, Address):
             raise Unsupported("its address is not in brackets")
@@ -617,12 +633,11 @@ class Lowering:
         frame = Frame(unit.function, unit, True)
         if not unit.entry:  # results, then parameters, where the caller puts and takes them
             self.frame = frame
-            lay_out_call(unit.function.results, unit.function.params, self.offsets)
-            unit.frame_bytes += call_bytes((*unit.function.results, *unit.function.params))
+            unit.frame_bytes += lay_out_call(unit.function.results, unit.function.params, self.offsets)
         self.expand(frame)
         last = self.code[-1].location if len(self.code) > unit.begin else None
-        kind = EXIT if unit.entry else RETURN
-        self.code.append(Lowered(kind=kind, category="control", text="ret;", location=last))
+        name, kind = ("exit", Kind.EXIT) if unit.entry else ("return", Kind.RETURN)
+        self.code.append(Lowered(name, kind=kind, text="ret;", location=last))
         unit.end = len(self.code)
 
     def expand(self, frame: Frame) -> None:
@@ -641,7 +656,7 @@ class Lowering:
                     self.check(lowered)
             except Unsupported as problem:
                 del self.code[before:]
-                lowered = Lowered("unknown", kind=UNKNOWN, category="other", problem=str(problem))
+                lowered = Lowered("unknown", kind=Kind.UNKNOWN, problem=str(problem))
             if lowered is not None:
                 self.finish(lowered, guarded=True)
         frame.end = len(self.code)
@@ -683,13 +698,14 @@ class Lowering:
 
     def check(self, lowered: Lowered) -> None:
         """Unsupported if the machine has no such handler, or one that takes other operands."""
-        if wrong := self.mismatch(lowered, tuple(map(_shape, lowered.operands))):
+        if wrong := self.mismatch(lowered, tuple(map(_shape, lowered.given))):
             raise Unsupported(wrong)
 
     def mismatch(self, lowered: Lowered, shapes: tuple[str, ...]) -> str:
-        if lowered.kind not in (PLAIN, CLOCK, TOGETHER):
+        if lowered.kind not in (Kind.PLAIN, Kind.CLOCK, Kind.TOGETHER):
             return ""
-        return mismatch(self.signatures.get(lowered.name), shapes)
+        described = self.machine.get(lowered.name)
+        return mismatch(described and described.operands, shapes)
 
 
 @lru_cache(1 << 14)
@@ -706,13 +722,13 @@ def template(pattern: Pattern) -> Template | None:
         return None
     if lowered is None or nowhere.code or isinstance(lowered.target, Register):
         return None
-    named = {operand.register if isinstance(operand, Def) else operand for operand in lowered.operands}
+    named = {operand.register if isinstance(operand, Def) else operand for operand in lowered.given}
     if not {each for each in named if isinstance(each, Register)} <= {*pattern.blanks}:
         return None  # one of the kernel's own: the carry
     return Template(pattern.blanks, lowered)
 
 
-def _shape(operand) -> str:
+def _shape(operand: Given) -> str:
     """An operand as signatures spell it: d4, s8, n; - if it is absent."""
     if isinstance(operand, Def):
         return _DEFINED[operand.register.type]
@@ -777,8 +793,10 @@ def call_target(instruction: Instruction) -> str | None:
     return ""
 
 
-def lay_out_call(results, params, offsets: dict[Variable, int]) -> None:
-    """Where results and parameters lie in the frame of a call, after its header."""
+def lay_out_call(
+    results: Iterable[Variable | Register], params: Iterable[Variable | Register], offsets: dict[Variable, int]
+) -> int:
+    """Where results and parameters lie in the frame of a call, after its header; returns their bytes."""
     offset = FRAME_HEADER
     for variable in (*results, *params):
         if not isinstance(variable, Variable):
@@ -788,12 +806,6 @@ def lay_out_call(results, params, offsets: dict[Variable, int]) -> None:
         offset = -(-offset // variable.align) * variable.align
         offsets[variable] = offset
         offset += variable.size
-
-
-def call_bytes(variables) -> int:
-    offset = FRAME_HEADER
-    for variable in variables:
-        offset = -(-offset // variable.align) * variable.align + variable.size
     return offset - FRAME_HEADER
 
 

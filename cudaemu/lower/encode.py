@@ -5,44 +5,31 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
+from collections.abc import Mapping
 from itertools import chain
-from typing import Any
 
 from cudaemu.lower.core import (
     ABSENT,
-    ACQUIRE,
     AROUND_SHIFT,
-    BRANCH,
-    CALL,
-    CALL_POINTER,
-    DEPENDENT,
-    EXIT,
-    MAY_PAD,
     NONE,
-    PLAIN,
-    RELEASE,
-    RETURN,
-    SIGNAL,
     SPECIALS,
-    SPECULATED,
     STACK_BYTES,
-    STRONG,
-    TABLE,
-    TENTATIVE,
-    TRACKED,
     Constant,
     Def,
+    Flag,
     FrameBytes,
+    Kind,
     Lowered,
     Lowering,
     Program,
     Raw,
+    Settled,
     Unit,
     slot_bytes,
 )
+from cudaemu.lower.description import ATOMIC, PURE, Description, Effect
 from cudaemu.ptx import Function, Register
 
-WGMMA = ("wgmma.f32", "wgmma.s32")
 WIDTHS = (0, 2, 4, 8, 16)  # bytes per lane of a register; 0: a predicate
 NO_GRANULE = 32  # nothing is written to global memory
 STACK_UNIT = 16  # bytes: frames are a multiple of it
@@ -61,7 +48,7 @@ class _Liveness:
         self.code, self.tables = lowering.code, lowering.tables
         starts = {unit.begin}
         for pc, lowered in enumerate(self.code[unit.begin : unit.end], unit.begin):
-            if lowered.kind in (BRANCH, TABLE, EXIT, RETURN):
+            if lowered.kind in (Kind.BRANCH, Kind.TABLE, Kind.EXIT, Kind.RETURN):
                 starts.update((*self.after(pc), pc + 1))
         self.bounds = sorted(start for start in starts if start < unit.end) + [unit.end]
         self.block_at = {start: number for number, start in enumerate(self.bounds[:-1])}
@@ -71,10 +58,10 @@ class _Liveness:
     def after(self, pc: int) -> list[int]:
         """Where a block that ends here can go on."""
         last = self.code[pc]
-        following = list(self.tables[last.target]) if last.kind == TABLE else []
-        if last.kind == BRANCH:
-            following.append(last.target)
-        if last.kind not in (BRANCH, EXIT, RETURN) or last.guard is not None:
+        following = list(self.tables[last.place]) if last.kind == Kind.TABLE else []
+        if last.kind == Kind.BRANCH:
+            following.append(last.place)
+        if last.kind not in (Kind.BRANCH, Kind.EXIT, Kind.RETURN) or last.guard is not None:
             following.append(pc + 1)
         return following
 
@@ -202,8 +189,8 @@ def _save_registers(lowering: Lowering, unit: Unit, liveness: _Liveness) -> None
             continue
         alive = [] if unit.entry else sorted(liveness.before(pc) - {lowering.stack}, key=order.__getitem__)
         save = next(lowering.code[at] for at in range(pc, unit.begin, -1) if lowering.code[at].name == "save")
-        save.operands = [lowering.stack, Raw(begin), *alive]
-        lowered.operands = [lowering.stack, Raw(begin), *map(Def, alive)]
+        save.given = [lowering.stack, Raw(begin), *alive]
+        lowered.given = [lowering.stack, Raw(begin), *map(Def, alive)]
         save.settle()
         lowered.settle()
         unit.frame_bytes = max(unit.frame_bytes, begin + 16 * len(alive))
@@ -215,40 +202,46 @@ SOON = 256  # instructions
 def _mark_tentative_loads(code: list[Lowered]) -> None:
     """A plain load, and soon afterwards an atomic on the same place: `old = *p; do … atomicCAS(p, old, …)`, or a look
     whether an atomic is worth while. Whatever the load sees, the atomic decides."""
-    if not any(name.startswith("atom.") for name in {lowered.name for lowered in code}):
+    atomic = [(pc, each) for pc, each in enumerate(code) if each.about.effect in (Effect.UPDATES, Effect.OVERWRITES)]
+    if not atomic:
         return
     definitions: dict[Register, list[Lowered]] = {}
     for lowered in code:
         for register in lowered.writes:
             definitions.setdefault(register, []).append(lowered)
 
-    def root(base, offset: int):
+    def root(base: Settled | None, offset: int) -> tuple[Settled | None, int]:
         """Where an address comes from, through additions of constants, moves and conversions."""
         for _ in range(16):
             made = definitions.get(base, ()) if isinstance(base, Register) else ()
             if len(made) != 1 or made[0].guard is not None:
                 break
-            sources = made[0].operands[1:]
-            if made[0].name in ("mov.b64", "mov.b32", "cvta"):
-                base = sources[0]
-            elif made[0].name in ("add.u64", "add.u32") and isinstance(sources[1], Constant) and not sources[1].special:
-                base, offset = sources[0], offset + sources[1].value
+            source, *more = made[0].operands[1:]
+            if made[0].about.effect == Effect.COPIES or made[0].name == "cvta":
+                base = source
+            elif made[0].name in ("add.u64", "add.u32") and isinstance(more[0], Constant) and not more[0].special:
+                base, offset = source, offset + more[0].value
             else:
                 break
         if isinstance(base, Constant) and not base.special:
             return None, base.value + offset
         return base, offset & NONE
 
-    atomics: dict[tuple, list[int]] = {}
+    atomics: dict[tuple[Settled | None, int], list[int]] = {}
+    for pc, lowered in atomic:
+        at = lowered.about.source
+        atomics.setdefault(root(lowered.operands[at], lowered.number(at + 1)), []).append(pc)
     for pc, lowered in enumerate(code):
-        if lowered.name.startswith("atom.") and ".vector" not in lowered.name:
-            base, offset = lowered.operands[1:3]
-            atomics.setdefault(root(base, offset.value), []).append(pc)
-    for pc, lowered in enumerate(code):
-        if lowered.name in ("ld.global", "ld.shared", "ld.generic") and not lowered.flags & STRONG:
-            place = root(lowered.operands[0], lowered.operands[1].value)
+        if _is_plain_load(lowered):
+            place = root(lowered.operands[0], lowered.number(1))
             if any(pc < at < pc + SOON for at in atomics.get(place, ())):
-                lowered.flags |= TENTATIVE
+                lowered.flags |= Flag.TENTATIVE
+
+
+def _is_plain_load(lowered: Lowered) -> bool:
+    """Of registers, from memory that other threads write as well."""
+    about = lowered.about
+    return about.elements and not about.reads.isdisjoint(EITHER) and not lowered.flags & Flag.STRONG
 
 
 def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
@@ -258,16 +251,17 @@ def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
     loaded of pieces that may be nothing but a gap."""
     loaded: set[Register] = set()
     for begin, end in zip(bounds, bounds[1:], strict=False):
-        accesses: dict[tuple, list[tuple[int, int, Lowered]]] = {}
-        anew: dict[Register, int] = {}  # how often it has become another address
+        accesses: dict[tuple[str, Settled | str, int], list[tuple[int, int, Lowered]]] = {}
+        anew: dict[Settled | str, int] = {}  # how often it has become another address
         for lowered in code[begin:end]:
-            if lowered.name.startswith(("ld.", "st.")) and lowered.name != "ld.param" and not lowered.flags & STRONG:
-                base: Any = lowered.operands[0]
-                offset, shape = lowered.operands[1:3]
-                at = offset.value - ((offset.value & 1 << 31) << 1)
-                size = (shape.value & 255) * (shape.value >> 8 & 255)
-                if isinstance(base, Constant):
-                    base, at = base.special, base.value + at
+            if lowered.about.elements and "param" not in lowered.about.reads and not lowered.flags & Flag.STRONG:
+                address = lowered.operands[0]
+                offset, shape = lowered.number(1), lowered.number(2)
+                at = offset - ((offset & 1 << 31) << 1)
+                size = (shape & 255) * (shape >> 8 & 255)
+                base: Settled | str = address
+                if isinstance(address, Constant):
+                    base, at = address.special, address.value + at
                 accesses.setdefault((lowered.name, base, anew.get(base, 0)), []).append((at, size, lowered))
             for register in lowered.writes:
                 anew[register] = anew.get(register, 0) + 1
@@ -277,22 +271,23 @@ def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
             for first, last in zip(starts, [*starts[1:], len(pieces)], strict=True):
                 largest = max(size for _, size, _ in pieces[first:last])
                 for _, size, lowered in pieces[first:last]:
-                    shape = lowered.operands[2]
-                    if last - first < 2 or not shape.value >> AROUND_SHIFT:
+                    shape = lowered.number(2)
+                    if last - first < 2 or not shape >> AROUND_SHIFT:
                         continue
-                    lowered.flags |= MAY_PAD
+                    lowered.flags |= Flag.MAY_PAD
                     if size == largest:
                         continue
-                    around = Raw(shape.value & (1 << AROUND_SHIFT) - 1 | largest.bit_length() - 1 << AROUND_SHIFT)
-                    lowered.operands = [around if operand is shape else operand for operand in lowered.operands]
-                    lowered.others = [around if operand is shape else operand for operand in lowered.others]
+                    old = lowered.operands[2]
+                    around = Raw(shape & (1 << AROUND_SHIFT) - 1 | largest.bit_length() - 1 << AROUND_SHIFT)
+                    lowered.operands = [around if operand is old else operand for operand in lowered.operands]
+                    lowered.others = [around if operand is old else operand for operand in lowered.others]
                     loaded.update(lowered.writes)
     return loaded
 
 
 def _drop_unread_results(code: list[Lowered]) -> None:
     """An exchange whose result nobody reads is there for the store's sake: the place may be unwritten."""
-    exchanges = [lowered for lowered in code if lowered.name.startswith("atom.exch.") and lowered.writes]
+    exchanges = [lowered for lowered in code if lowered.about.effect == Effect.OVERWRITES and lowered.writes]
     read = {register for lowered in code for register in lowered.reads} if exchanges else set()
     for lowered in exchanges:
         if lowered.writes[0] not in read:
@@ -305,7 +300,9 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
     signals = [
         lowered
         for lowered in code
-        if lowered.flags & SIGNAL and lowered.name.startswith(("st.global", "st.generic", "atom."))
+        if lowered.flags & Flag.SIGNAL
+        and lowered.about.effect in {Effect.STORES, *ATOMIC}
+        and "global" in lowered.about.writes
     ]
     if not signals:
         return
@@ -316,7 +313,7 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
     reached = [
         register
         for lowered in code
-        if lowered.name.startswith(("ld.", "atom.")) and lowered.name != "ld.param"
+        if lowered.about.effect in {Effect.LOADS, *ATOMIC} and "param" not in lowered.about.reads
         for register in lowered.writes
     ]
     found: set[Register] = set()
@@ -326,18 +323,18 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
             found.add(register)
             reached += [each for lowered in readers.get(register, ()) for each in lowered.writes]
     for lowered in signals:
-        values = lowered.operands[3 if lowered.name.startswith("st.") else 4 :]
+        values = lowered.operands[lowered.about.values :]
         if any(value in found for value in values if isinstance(value, Register)):
-            lowered.flags |= DEPENDENT
+            lowered.flags |= Flag.DEPENDENT
 
 
-def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
+def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness, machine: Mapping[str, Description]) -> None:
     """Loads that the compiler has moved above a short-circuit: a block ends in a branch on `a or b`, b depends on a
     load, and where a is true the branch goes to where nothing that depends on the load is alive. The sanitizer's note
     of such a load waits for the predicate, which becomes a SETTLING one (memory.cpp)."""
     for begin, end in zip(liveness.bounds, liveness.bounds[1:], strict=False):
         branch = code[end - 1]
-        if branch.kind != BRANCH or branch.guard is None:
+        if branch.kind != Kind.BRANCH or branch.guard is None:
             continue
         made = [pc for pc in range(begin, end - 1) if branch.guard in code[pc].writes]
         at = made[-1] if made else begin
@@ -345,7 +342,7 @@ def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
         if decides.name not in ("or.pred", "and.pred") or decides.guard is not None:
             continue
         taken = (decides.name == "or.pred") != branch.negated  # if the other predicate decides
-        follower = liveness.block_at.get(branch.target if taken else end)
+        follower = liveness.block_at.get(branch.place if taken else end)
         alive = set() if follower is None else set(liveness.registers(liveness.live_in[follower]))
         first, second = (_behind(code, begin, at, end, operand) for operand in (1, 2))
         for other, loads, others in ((1, first, second), (0, second, first)):
@@ -353,16 +350,12 @@ def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness) -> None:
             if loads and min(loads) > max(others, default=-1) and not alive & set().union(*loads.values()):
                 numbers = [Raw(other), *map(Raw, loads)]
                 decides.name += ".settling"
+                decides.about = machine[decides.name]
                 decides.operands = [*decides.operands, *numbers]
                 decides.others = [*decides.others, *numbers]
                 for pc in loads:
-                    code[pc].flags |= SPECULATED
+                    code[pc].flags |= Flag.SPECULATED
                 break
-
-
-# They only compute: their result matters only if it is used.
-PURE = ("mov.", "cvt", "compare", "selp.", "add.", "sub.", "mul", "mad", "fma.", "rem.", "div.", "min.", "max.", "and.",
-        "or.", "xor.", "lop3", "not.", "neg.", "abs.", "shl.", "shr.", "pack", "unpack")  # fmt: skip
 
 
 def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) -> dict[int, set[Register]]:
@@ -371,16 +364,16 @@ def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) ->
     loads: dict[int, set[Register]] = {}
     for pc in range(at - 1, begin - 1, -1):
         lowered = code[pc]
-        if lowered.kind != PLAIN or not lowered.name.startswith((*PURE, "ld.")):
+        if lowered.kind != Kind.PLAIN or lowered.about.effect not in {Effect.LOADS, *PURE}:
             break  # from here on another thread may have written
-        if lowered.name not in ("ld.global", "ld.shared", "ld.generic") or lowered.flags & STRONG or lowered.guard:
+        if not _is_plain_load(lowered) or lowered.guard:
             continue
         values = set(lowered.writes)
         for after in code[pc + 1 : end - 1]:
             if after is code[at]:
                 continue
             if values.intersection(after.reads):
-                if not after.name.startswith(PURE):
+                if after.about.effect not in PURE:
                     break
                 values.update(after.writes)
         else:
@@ -389,35 +382,24 @@ def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) ->
     return loads
 
 
-# What a value may be stored to or loaded from, by the space in the instruction's name; and what copies between the two.
-MEMORIES = {"global": ("global",), "shared": ("shared",), "cluster": ("shared",), "generic": ("global", "shared")}
-EITHER = ("global", "shared")
+EITHER = ("global", "shared")  # memory through which what is undefined is followed
 
 
-def _stored_to(lowered: Lowered) -> tuple[str, ...]:
-    name = lowered.name
-    if name.startswith("st."):
-        return MEMORIES.get(name.removeprefix("st."), ())
-    if name == "sust":
-        return MEMORIES["global"]
-    return EITHER if name.startswith(("stmatrix", "wmma.store")) else ()
-
-
-def _loaded_from(lowered: Lowered) -> tuple[str, ...]:
-    name = lowered.name
-    if name.startswith("ld."):
-        return MEMORIES.get(name.removeprefix("ld."), ())
-    if name == "suld":
-        return MEMORIES["global"]
-    return EITHER if name.startswith(("ldmatrix", "wmma.load", "atom.")) else ()
+def _followed(spaces: frozenset[str]) -> list[str]:
+    """Which of these it is; the cluster's is somebody's shared memory."""
+    return [memory for memory in EITHER if memory in spaces or memory == "shared" and "cluster" in spaces]
 
 
 def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: bool) -> set[Register]:
     """The registers that may hold something undefined: those that may never have been set, what local memory and
     shuffles give, and what is computed from these, also through memory. `wary`: global memory holds some already."""
-    sources = {"shfl", "ld.local", "restore"} | ({"ld.generic"} if local else set())
+
+    def may_bring(about: Description) -> bool:
+        """Something undefined, whatever it is given."""
+        return about.rule == "SHUFFLED" or "local" in about.reads and (local or about.reads == {"local"})
+
     reached: list[Register | str] = [
-        *unset, *(register for lowered in code if lowered.name in sources for register in lowered.writes)
+        *unset, *(register for lowered in code if may_bring(lowered.about) for register in lowered.writes)
     ]  # fmt: skip
     if wary:
         reached.append("global")
@@ -425,9 +407,9 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: boo
     for lowered in code if reached else ():
         for register in lowered.reads:
             readers.setdefault(register, []).append(lowered)
-        for memory in _loaded_from(lowered):
-            readers.setdefault(memory, []).append(lowered)
-    copies = {lowered.name for lowered in code if reached and lowered.name.startswith("cp.")}
+        if lowered.about.effect in {Effect.LOADS, Effect.TRANSFERS, *ATOMIC}:
+            for memory in _followed(lowered.about.reads):
+                readers.setdefault(memory, []).append(lowered)
     found: set[Register | str] = set()
     while reached:
         holder = reached.pop()
@@ -435,20 +417,22 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: boo
             continue
         found.add(holder)
         if isinstance(holder, str):
-            reached += [memory for memory in EITHER if copies]
-            reached += [each for lowered in readers.get(holder, ()) for each in lowered.writes]
+            for lowered in readers.get(holder, ()):
+                reached += lowered.writes
+                if lowered.about.effect == Effect.TRANSFERS:
+                    reached += _followed(lowered.about.writes)
             continue
         for lowered in readers.get(holder, ()):
-            reached += _stored_to(lowered)
-            if lowered.kind in (CALL, CALL_POINTER) or lowered.name.startswith(("mma.", "wmma.", "ld.", "atom.")):
-                continue  # its result counts as defined: it has been reported
-            reached += lowered.writes
+            if lowered.about.effect == Effect.STORES:
+                reached += _followed(lowered.about.writes)
+            if not lowered.about.reports:
+                reached += lowered.writes
     return {each for each in found if not isinstance(each, str)}
 
 
 def _multiplied(code: list[Lowered]) -> set[Register]:
     """The accumulators of wgmma, and its operands in registers."""
-    products = [lowered for lowered in code if lowered.name in WGMMA]
+    products = [lowered for lowered in code if lowered.about.effect == Effect.MULTIPLIES_LATER]
     return {each for lowered in products for each in (*lowered.writes, *lowered.sources) if slot_bytes(each) == 4}
 
 
@@ -463,7 +447,10 @@ def _key(constant: Constant) -> tuple[int, int, str]:
 
 
 def encode(lowering: Lowering, wary: bool = False) -> Program:
-    code = lowering.code
+    code, machine = lowering.code, lowering.machine
+    for lowered in code:
+        lowered.about = machine[lowered.name]
+        lowered.category = lowered.category or lowered.about.category
     _mark_tentative_loads(code)
     _mark_dependent_stores(code)
     _drop_unread_results(code)
@@ -475,7 +462,7 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
         liveness = _Liveness(lowering, unit)
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
-        _mark_speculated_loads(code, liveness)
+        _mark_speculated_loads(code, liveness, machine)
         for register in _multiplied(code[unit.begin : unit.end]):  # in the background: no other register has its slot
             liveness.ranges[register] = [unit.begin, unit.end]
         ranges.append(liveness.ranges)
@@ -488,11 +475,12 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
             slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
 
     distinct = {id(lowered.others): lowered.others for lowered in code}
-    others = dict.fromkeys((lowering.true, *chain.from_iterable(distinct.values())))
+    first: list[Constant | Raw | FrameBytes] = [lowering.true]
+    others = dict.fromkeys(chain(first, *distinct.values()))
     keys = {each: _key(each) for each in others if isinstance(each, Constant)}
     constants = dict.fromkeys(keys.values(), 0)  # width, value, name of a special register -> place
     # The frame: predicates, then 16-, 32-, 64-, 128-bit registers, each width followed by its constants; the stack.
-    calls = not {CALL, CALL_POINTER}.isdisjoint(lowered.kind for lowered in code)
+    calls = not {Kind.CALL, Kind.CALL_POINTER}.isdisjoint(lowered.kind for lowered in code)
     offset, stack = 0, NONE
     base: dict[int, int] = {}
     table: list[int] = []
@@ -509,17 +497,17 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
             offset += _unit_size(8)
         offset = -(-offset // 64) * 64
 
-    registers = {each: base[slot_bytes(each)] + slot * _unit_size(slot_bytes(each)) for each, slot in slots.of.items()}
-    registers[lowering.stack] = stack
-
-    def number(operand) -> int:
+    def number(operand: Constant | Raw | FrameBytes) -> int:
         if isinstance(operand, Raw):
             return operand.value & NONE
         if isinstance(operand, FrameBytes):
             return -(-operand.unit.frame_bytes // STACK_UNIT) * STACK_UNIT + operand.extra
         return constants[keys[operand]]
 
-    places = {**registers, **{operand: number(operand) for operand in others}, None: constants[keys[lowering.true]]}
+    places: dict[Settled | None, int] = {None: constants[keys[lowering.true]], lowering.stack: stack}
+    for register, slot in slots.of.items():
+        places[register] = base[slot_bytes(register)] + slot * _unit_size(slot_bytes(register))
+    places.update((operand, number(operand)) for operand in others)
 
     flows = array("I")
     if undefined:
@@ -527,7 +515,7 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
     for pc, lowered in enumerate(code if undefined else ()):
         named = [*lowered.writes, *lowered.sources]
         if not undefined.isdisjoint(named) or lowered.guard in undefined:
-            lowered.flags |= TRACKED
+            lowered.flags |= Flag.TRACKED
             flows.extend((pc, len(lowered.writes), len(lowered.sources), *(places[register] for register in named)))
 
     names: dict[str, int] = {}
@@ -548,7 +536,8 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
     granule = min({lowered.access for lowered in code} - {0}, default=16)
     stores = {lowered.global_store for lowered in code} - {0}
     touched = stores | {lowered.global_load for lowered in code} - {0}
-    ordered = "fence" in names or any(flags & (ACQUIRE | RELEASE) for flags in {lowered.flags for lowered in code})
+    orders = Flag.ACQUIRE | Flag.RELEASE
+    ordered = "fence" in names or any(flags & orders for flags in {lowered.flags for lowered in code})
     header = array(
         "I",
         (

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cudaemu.lower.core import (
     ABSENT,
-    ACQUIRE,
     AROUND_SHIFT,
-    MAY_PAD,
-    OF_BLOCK,
-    PAST_L1,
-    RELEASE,
-    SIGNAL,
     SPACES,
-    SPIN,
-    STRONG,
-    TOGETHER,
     Constant,
+    Def,
+    Flag,
     Form,
+    Kind,
     Lowered,
     Lowering,
     Raw,
+    Source,
     Unsupported,
     is_float,
     rule,
@@ -27,7 +24,7 @@ from cudaemu.lower.core import (
     unsigned,
 )
 from cudaemu.lower.warp import EVERYONE
-from cudaemu.ptx import BYTES, Address, Not, Register, Variable
+from cudaemu.ptx import BYTES, Address, Not, Operand, Register, Variable
 
 WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3, "cluster": 4}
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
@@ -35,10 +32,10 @@ VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 def memory_order(form: Form) -> int:
     """Flags of an access: is it meant for other threads to see (`volatile`, `relaxed` and up, past the caches)?"""
-    order = ACQUIRE * form.has("acquire", "acq_rel") | RELEASE * form.has("release", "acq_rel")
+    order = Flag.ACQUIRE * form.has("acquire", "acq_rel") | Flag.RELEASE * form.has("release", "acq_rel")
     strong = order != 0 or form.has("volatile", "relaxed", "mmio", "cv", "wt")
-    order |= SPIN * (order != 0 or form.has("relaxed"))
-    return order | STRONG * strong | PAST_L1 * form.has("cg") | OF_BLOCK * form.has("cta")
+    order |= Flag.SPIN * (order != 0 or form.has("relaxed"))
+    return order | Flag.STRONG * strong | Flag.PAST_L1 * form.has("cg") | Flag.OF_BLOCK * form.has("cta")
 
 
 @rule("ld", "ldu")
@@ -53,7 +50,7 @@ def _st(lowering: Lowering, form: Form) -> Lowered:
     return _access(lowering, form, form.operand(0), form.elements(1), load=False)
 
 
-def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) -> Lowered:
+def _access(lowering: Lowering, form: Form, where: Operand, elements: Sequence[Operand], load: bool) -> Lowered:
     space, type_ = form.space, form.type()
     size = BYTES[type_]
     count = VECTORS[form.choose(*VECTORS, default="")] if form.has(*VECTORS) else 1
@@ -65,12 +62,10 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     (width,) = widths
     if width < size:
         raise Unsupported("its register is too narrow")
-    kind = f"{'load' if load else 'store'}.{'global' if space == 'const' else space}"
+    category = "move" if space == "param" else ""
     machine = {"const": "global"}.get(space, space)
-    if space == "param":
-        kind = "move"
-        if not _is_kernel_parameter(lowering, where):
-            machine = "local"  # a parameter of a call
+    if space == "param" and not _is_kernel_parameter(lowering, where):
+        machine = "local"  # a parameter of a call
     base, offset, wide = lowering.address(where, machine)
     around = (size * count).bit_length() - 1 if type_[0] != "f" else 0
     shape = size | count << 8 | width << 16 | (type_[0] == "s") << 24 | wide << 25 | around << AROUND_SHIFT
@@ -81,14 +76,14 @@ def _access(lowering: Lowering, form: Form, where, elements: tuple, load: bool) 
     out = [base, Raw(offset), Raw(shape), *registers]
     flags = memory_order(form)
     globally = size * count if machine in ("global", "generic") else 0
-    flags |= MAY_PAD * (count > 1 and type_[0] != "f")
+    flags |= Flag.MAY_PAD * (count > 1 and type_[0] != "f")
     if load:
-        return Lowered(f"ld.{machine}", out, flags, category=kind, access=access, global_load=globally)
-    flags |= SIGNAL * (flags & STRONG != 0)
-    return Lowered(f"st.{machine}", out, flags, category=kind, access=access, global_store=globally)
+        return Lowered(f"ld.{machine}", out, flags, category=category, access=access, global_load=globally)
+    flags |= Flag.SIGNAL * (flags & Flag.STRONG != 0)
+    return Lowered(f"st.{machine}", out, flags, category=category, access=access, global_store=globally)
 
 
-def _is_kernel_parameter(lowering: Lowering, where) -> bool:
+def _is_kernel_parameter(lowering: Lowering, where: Operand) -> bool:
     if not isinstance(where, Address) or not isinstance(where.base, Variable):
         return lowering.frame.own and lowering.frame.unit.entry
     return where.base in lowering.function.params
@@ -106,7 +101,7 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
     count = VECTORS[form.choose(*VECTORS, default="")] if form.has(*VECTORS) else 1
     if not is_float(type_) and (operation not in ("min", "max") or type_[0] == "b"):
         type_ = unsigned(type_)
-    targets: list[object] = [ABSENT] * count
+    targets: list[Def | Raw] = [ABSENT] * count
     if form.base == "atom":
         targets = [lowering.define(element, width) for element in form.elements(0)]
         operands = operands[1:]
@@ -114,8 +109,8 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
         raise Unsupported("an operand is missing")
     base, offset, wide = lowering.address(operands[0], space)
     code = SPACES.get(space, SPACES["generic"]) | wide << 8
-    flags = memory_order(form) | STRONG * any(target is not ABSENT for target in targets)
-    flags |= SIGNAL * (operation in ("exch", "cas"))
+    flags = memory_order(form) | Flag.STRONG * any(target is not ABSENT for target in targets)
+    flags |= Flag.SIGNAL * (operation in ("exch", "cas"))
     access = width if space in ("shared", "generic", "cluster") else 0
     store = width if space in ("global", "generic") else 0
     if count > 1:
@@ -124,20 +119,20 @@ def _atom(lowering: Lowering, form: Form) -> Lowered:
             raise Unsupported("its vector has another length than it says")
         out = [base, Raw(offset), Raw(code), Raw(count), *targets, *(lowering.use(v, width, type_) for v in values)]
         name = f"atom.{operation}.vector.{type_}"
-        return Lowered(name, out, flags, category="atomic", access=access, global_store=store)
+        return Lowered(name, out, flags, access=access, global_store=store)
     out = [targets[0], base, Raw(offset), Raw(code), lowering.use(operands[1], width, type_)]
     out.append(lowering.use(operands[2], width, type_) if operation == "cas" else ABSENT)
     name = f"atom.{operation}.{type_}"
-    return Lowered(name, out, flags, category="atomic", access=access, global_store=store)
+    return Lowered(name, out, flags, access=access, global_store=store)
 
 
 @rule("membar", "fence")
 def _fence(lowering: Lowering, form: Form) -> Lowered:
     if form.has("proxy") and form.parts[form.parts.index("proxy") + 1 :][:1] in (["async"], ["async::generic"]):
-        return Lowered("fence.proxy.async", category="control")
+        return Lowered("fence.proxy.async")
     if form.has("mbarrier_init"):
-        return Lowered("fence.mbarrier_init", [], STRONG, category="control")
-    return Lowered("fence", [Raw(int(not form.has("cta")))], STRONG, category="control")
+        return Lowered("fence.mbarrier_init", [], Flag.STRONG)
+    return Lowered("fence", [Raw(int(not form.has("cta")))], Flag.STRONG)
 
 
 @rule("cvta")
@@ -149,7 +144,7 @@ def _cvta(lowering: Lowering, form: Form) -> Lowered:
         window = WINDOWS["local"]
     out = [lowering.define(form.operand(0), width), lowering.use(form.operand(1), width, "u64")]
     numbers = (window, int(form.has("to")), int(width == 8), int(width == 8))
-    return Lowered("cvta", [*out, *map(Raw, numbers)], category="integer")
+    return Lowered("cvta", [*out, *map(Raw, numbers)])
 
 
 @rule("isspacep")
@@ -157,7 +152,7 @@ def _isspacep(lowering: Lowering, form: Form) -> Lowered:
     if form.space not in WINDOWS:
         raise Unsupported("its state space is not known")
     out = [lowering.predicate(form.operand(0)), lowering.use(form.operand(1), 8, "u64"), Raw(WINDOWS[form.space])]
-    return Lowered("isspacep", out, category="predicate")
+    return Lowered("isspacep", out)
 
 
 @rule("mapa")
@@ -166,14 +161,14 @@ def _mapa(lowering: Lowering, form: Form) -> Lowered:
     width = BYTES[form.type()]
     address, rank = lowering.use(form.operand(1), width, form.type()), lowering.use(form.operand(2), 4, "u32")
     out = [lowering.define(form.operand(0), width), address, rank, Raw(int(width == 8))]
-    return Lowered("mapa", out, category="integer")
+    return Lowered("mapa", out)
 
 
 @rule("getctarank")
 def _getctarank(lowering: Lowering, form: Form) -> Lowered:
     width = BYTES[form.type()]
     out = [lowering.define(form.operand(0), 4), lowering.use(form.operand(1), width, form.type()), Raw(int(width == 8))]
-    return Lowered("getctarank", out, category="integer")
+    return Lowered("getctarank", out)
 
 
 CHANGES = (
@@ -191,9 +186,9 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
         parity = lowering.use(form.operand(2), 4, "u32") if form.has("parity") else ABSENT
         state = ABSENT if form.has("parity") else lowering.use(form.operand(2), 8, "b64")
         where = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8)]
-        flags = STRONG | ACQUIRE * (not form.has("relaxed"))
+        flags = Flag.STRONG | Flag.ACQUIRE * (not form.has("relaxed"))
         out = [lowering.predicate(operands[0]), *where, parity, state]
-        return Lowered("mbarrier.test", out, flags, category="mbarrier", access=8)
+        return Lowered("mbarrier.test", out, flags, access=8)
     arrives = what in ("arrive", "arrive_drop")
     if arrives and form.has("expect_tx"):
         what += ".expect_tx"
@@ -201,9 +196,9 @@ def _mbarrier(lowering: Lowering, form: Form) -> Lowered:
     base, offset, wide = lowering.address(operands[0], form.space)
     count = lowering.use(operands[1], 4, "u32") if len(operands) > 1 else ABSENT
     where = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8)]
-    flags = (STRONG | SIGNAL) * (what != "init") | RELEASE * (arrives and not form.has("relaxed"))
+    flags = (Flag.STRONG | Flag.SIGNAL) * (what != "init") | Flag.RELEASE * (arrives and not form.has("relaxed"))
     out = [target, *where, Raw(CHANGES.index(what)), count]
-    return Lowered("mbarrier", out, flags, category="mbarrier", access=8)
+    return Lowered("mbarrier", out, flags, access=8)
 
 
 # Of bulk copies: the numbers of bulk.cpp. A tensor's copies have the type of its map.
@@ -216,15 +211,15 @@ def _bulk(lowering: Lowering, form: Form) -> Lowered:
     """`cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [d], [map, {x, y}], [m]`,
     `cp.async.bulk.global.shared::cta.bulk_group [d], [s], bytes`, `cp.reduce.async.bulk...` and the like."""
     if form.has("commit_group"):
-        return Lowered("bulk.commit", category="control")
+        return Lowered("bulk.commit")
     if form.has("wait_group"):
-        return Lowered("bulk.wait", [Raw(form.number(0)), Raw(int(form.has("read")))], category="control")
+        return Lowered("bulk.wait", [Raw(form.number(0)), Raw(int(form.has("read")))])
     tensor, operands = form.has("tensor"), list(form.operands)
     others = ("im2col", "im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4", "cp_mask", "cta_group::2")
     if form.has(*others):
         raise Unsupported(f"of the copies of tensors, only those of tiles are known, not {form.choose(*others)}")
     if form.has("prefetch"):
-        return Lowered(category="control")
+        return Lowered()
     spaces = [part.split("::")[0] for part in form.parts if part.split("::")[0] in ("shared", "global")]
     if len(spaces) != 2 or len(operands) < 2:
         raise Unsupported("a bulk copy names where from and where to")
@@ -239,12 +234,12 @@ def _bulk(lowering: Lowering, form: Form) -> Lowered:
             raise Unsupported(f"a reduction of {form.type()} is not known")
         kind = BULK_REDUCTIONS.index(operation) | (0 if tensor else BULK_TYPES[form.type()] << 8)
 
-    def place(operand, space: str) -> list:
+    def place(operand: Operand | None, space: str) -> list[Source | Raw]:
         base, offset, wide = lowering.address(operand, space)
         return [base, Raw(offset), Raw(int(wide))]
 
     out = [Raw(action), Raw(kind), *place(tile, "shared"), *place(other, "generic" if tensor else spaces[-1]), size]
-    coordinates: list = []
+    coordinates: list[Source] = []
     if tensor:
         (vector,) = getattr(other, "extra", ()) or (None,)
         coordinates = [lowering.use(each, 4, "s32") for each in getattr(vector, "elements", ())]
@@ -275,7 +270,7 @@ def _send(lowering: Lowering, form: Form) -> Lowered:
         base, offset, wide = lowering.address(operand, "shared" if form.space == "cluster" else "generic")
         places += [base, Raw(offset), Raw(int(wide))]
     values = [lowering.use(element, size, type_) for element in elements]
-    return Lowered("bulk.send", [Raw(kind), Raw(size), *places, *values], category="bulk.cluster", access=size)
+    return Lowered("bulk.send", [Raw(kind), Raw(size), *places, *values], access=size)
 
 
 # Of a tensor map, as tensor_map.h has it: where a field is, its bytes, and those from one dimension's to the next.
@@ -302,28 +297,26 @@ def _tensormap(lowering: Lowering, form: Form) -> Lowered:
         to, to_offset, to_wide = lowering.address(form.operand(0), "global")
         source, offset, wide = lowering.address(form.operand(1), "shared")
         out = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(offset), Raw(int(wide))]
-        return Lowered(
-            "bulk.map", out, kind=TOGETHER, target=EVERYONE, category="store.global", access=16, global_store=16
-        )
+        return Lowered("bulk.map", out, kind=Kind.TOGETHER, target=EVERYONE, access=16, global_store=16)
     field, operands = form.choose(*MAP_FIELDS), list(form.operands)
     at, size, step = MAP_FIELDS[field]
     if step:
         at += step * form.number(1)
         del operands[1]
-    value = operands[1]
+    value: Source
     if field == "elemtype":
         number = form.number(1)
         if number >= len(MAP_TYPES):
             raise Unsupported(f"type {number} of a tensor map is not known")
         value = Constant(4, MAP_TYPES[number])
     else:
-        value = lowering.use(value, 8 if size == 8 else 4, "b64" if size == 8 else "b32")
+        value = lowering.use(operands[1], 8 if size == 8 else 4, "b64" if size == 8 else "b32")
     space = form.space
     base, offset, wide = lowering.address(operands[0], space)
     shape = size | 1 << 8 | (8 if size == 8 else 4) << 16 | wide << 25
     access, globally = (size, 0) if space == "shared" else (size * (space == "generic"), size)
     out = [base, Raw(offset + at), Raw(shape), value]
-    return Lowered(f"st.{space}", out, category=f"store.{space}", access=access, global_store=globally)
+    return Lowered(f"st.{space}", out, access=access, global_store=globally)
 
 
 @rule("cp")
@@ -332,13 +325,13 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
     if form.has("bulk"):
         return _bulk(lowering, form)
     if name in ("cp.async.commit_group", "cp.async.wait_all"):
-        return Lowered(name, category="control")
+        return Lowered(name)
     if name == "cp.async.wait_group":
-        return Lowered(name, [Raw(form.number(0))], category="control")
+        return Lowered(name, [Raw(form.number(0))])
     if form.parts[2:4] == ["mbarrier", "arrive"]:
         base, offset, wide = lowering.address(form.operand(0), form.space)
         out = [base, Raw(offset), Raw(wide | SPACES[form.space] << 8), Raw(int(form.has("noinc")))]
-        return Lowered("mbarrier.copies", out, STRONG | SIGNAL, category="mbarrier", access=8)
+        return Lowered("mbarrier.copies", out, Flag.STRONG | Flag.SIGNAL, access=8)
     if form.parts[1:2] != ["async"] or form.parts[2:3] not in (["ca"], ["cg"]):
         raise Unsupported("of the asynchronous copies, only cp.async.ca and cp.async.cg are known")
     to, to_offset, to_wide = lowering.address(form.operand(0), "shared")
@@ -346,8 +339,8 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
     size, flags, past_l1 = form.number(2), 0, form.parts[2] == "cg"
     if size not in (4, 8, 16) or (past_l1 and size != 16):
         raise Unsupported(f"a copy of {size} bytes does not exist")
-    take: object = ABSENT
-    ignore: object = ABSENT
+    take: Source | Raw = ABSENT
+    ignore: Source | Raw = ABSENT
     for extra in form.operands[3:]:
         if isinstance(extra, Not) or (isinstance(extra, Register) and extra.type == "pred"):
             ignore, flags = lowering.negatable(extra)
@@ -355,4 +348,4 @@ def _cp(lowering: Lowering, form: Form) -> Lowered:
             take = lowering.use(extra, 4, "u32")
     places = [to, Raw(to_offset), Raw(int(to_wide)), source, Raw(source_offset), Raw(int(source_wide))]
     out = [*places, Raw(size), take, ignore, Raw(int(past_l1))]
-    return Lowered("cp.async", out, flags, category="cp.async", access=size, global_load=size)
+    return Lowered("cp.async", out, flags, access=size, global_load=size)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+from cudaemu import units
 from cudaemu.lower.core import (
     ABSENT,
     SPACES,
-    TOGETHER,
-    WGMMA_WAIT,
     Constant,
     Form,
+    Given,
+    Kind,
     Lowered,
     Lowering,
     Raw,
@@ -52,6 +53,12 @@ WMMA_SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8", "m8n8k4", "m8n8k
 WMMA_OF_MMA = {"m8n8k4": ("f64",), "m8n8k32": ("s4", "u4"), "m8n8k128": ("b1",)}
 
 
+def _sizes(shape: str) -> tuple[int, int, int]:
+    """ "m16n8k16" -> (16, 8, 16)"""
+    m, n, k = map(int, re.findall(r"\d+", shape))
+    return m, n, k
+
+
 @rule("ldmatrix", "stmatrix")
 def _matrix(lowering: Lowering, form: Form) -> Lowered:
     """`ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {…}, [a]`; `stmatrix` has its operands the other way round."""
@@ -64,13 +71,13 @@ def _matrix(lowering: Lowering, form: Form) -> Lowered:
     slots = [lowering.define(element, 4) if load else lowering.use(element, 4, "b32") for element in registers]
     mode = wide | (form.space == "generic") << 1
     out = [base, Raw(offset), Raw(mode), Raw(count), Raw(int(form.has("trans"))), *slots]
-    return Lowered(form.base, out, kind=TOGETHER, target=EVERYONE, category=form.base, access=16)
+    return Lowered(form.base, out, kind=Kind.TOGETHER, target=EVERYONE, access=16)
 
 
 @rule("movmatrix")
 def _movmatrix(lowering: Lowering, form: Form) -> Lowered:
     out = [lowering.define(form.operand(0), 4), lowering.use(form.operand(1), 4, "b32")]
-    return Lowered("movmatrix", out, kind=TOGETHER, target=EVERYONE, category="shuffle")
+    return Lowered("movmatrix", out, kind=Kind.TOGETHER, target=EVERYONE)
 
 
 @rule("mma")
@@ -97,7 +104,7 @@ def _mma(lowering: Lowering, form: Form) -> Lowered:
     if tuple(map(len, vectors)) != counts or len(form.operands) != 4:
         raise Unsupported("its operands have another number of registers")
     kinds = ("f64" if a == "f64" else "b32", "b32", c if c in ("f32", "f64") else "b32")
-    slots = [lowering.define(element, width) for element in vectors[0]]
+    slots: list[Given] = [lowering.define(element, width) for element in vectors[0]]
     slots += [
         lowering.use(element, width, kind)
         for vector, kind in zip(vectors[1:], (kinds[0], kinds[0], kinds[2]), strict=True)
@@ -106,7 +113,8 @@ def _mma(lowering: Lowering, form: Form) -> Lowered:
     flag = form.parts[-2] == "xor" if bits else form.has("satfinite")
     numbers = (rows, depth, ELEMENTS[a], ELEMENTS[b], int(to == "f16"), int(c == "f16"), int(flag))
     name = "mma.f64" if a == "f64" else "mma.b1" if bits else "mma.f32" if a in FLOATS else "mma.s32"
-    return Lowered(name, [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+    flops = units.MMA.share(rows, 8, depth)
+    return Lowered(name, [*map(Raw, numbers), *slots], kind=Kind.TOGETHER, target=EVERYONE, flops=flops)
 
 
 @rule("wgmma")
@@ -115,9 +123,9 @@ def _wgmma(lowering: Lowering, form: Form) -> Lowered:
     imm-trans-a, imm-trans-b`, or with A in registers, then without imm-trans-a; and fence, commit_group, wait_group."""
     what = form.choose("mma_async", "fence", "commit_group", "wait_group")
     if what == "wait_group":
-        return Lowered("wgmma.wait_group", [Raw(form.number(0))], kind=WGMMA_WAIT, category="control")
+        return Lowered("wgmma.wait_group", [Raw(form.number(0))], kind=Kind.WGMMA_WAIT)
     if what != "mma_async":
-        return Lowered(f"wgmma.{what}", kind=TOGETHER, target=EVERYONE, category="control")
+        return Lowered(f"wgmma.{what}", kind=Kind.TOGETHER, target=EVERYONE)
     bits = form.parts[-1] == "popc"
     # ptxas takes .satfinite at the end, too, as CUTLASS has it.
     to, a, b = [part for part in (form.parts[:-2] if bits else form.parts) if part != "satfinite"][-3:]
@@ -148,14 +156,15 @@ def _wgmma(lowering: Lowering, form: Form) -> Lowered:
     descriptors = [ABSENT if in_registers else lowering.use(form.operand(1), 8, "b64")]
     descriptors.append(lowering.use(form.operand(2), 8, "b64"))
     kind = "f32" if to == "f32" else "b32"
-    slots = [lowering.define(element, 4) for element in d]
+    slots: list[Given] = [lowering.define(element, 4) for element in d]
     slots += [lowering.use(element, 4, "b32") for element in rows]
     if not (isinstance(scale, Constant) and not scale.value):
         slots += [lowering.use(element, 4, kind) for element in d]
     name = "wgmma.f32" if a in FLOATS else "wgmma.s32"
     counts = (*size, ELEMENTS[a], ELEMENTS[b], int(to == "f16"), flags, len(d), len(rows))
     out = [*map(Raw, counts), scale, *descriptors, *slots]
-    return Lowered(name, out, kind=TOGETHER, target=EVERYONE, category="wgmma", access=16)
+    flops = units.WGMMA.share(64, columns, depth)
+    return Lowered(name, out, kind=Kind.TOGETHER, target=EVERYONE, access=16, flops=flops)
 
 
 @rule("setmaxnreg")
@@ -164,7 +173,7 @@ def _setmaxnreg(lowering: Lowering, form: Form) -> Lowered:
     registers = form.number(0)
     if registers % 8 or not 24 <= registers <= 256:
         raise Unsupported(f"its registers must be a multiple of 8 from 24 to 256, got {registers}")
-    return Lowered("setmaxnreg", [Raw(registers)], kind=TOGETHER, target=EVERYONE, category="control")
+    return Lowered("setmaxnreg", [Raw(registers)], kind=Kind.TOGETHER, target=EVERYONE)
 
 
 @rule("wmma")
@@ -181,6 +190,8 @@ def _wmma(lowering: Lowering, form: Form) -> Lowered:
     where, registers = (form.operand(1), form.elements(0)) if load else (form.operand(0), form.elements(1))
     operand = {"a": 0, "b": 1, "c": 2, "d": 2}[form.choose("a", "b", "c", "d")]
     space, type_ = form.space, form.parts[-1]
+    if space not in ("generic", "global", "shared"):
+        raise Unsupported("wmma takes its fragments from global and shared memory")
     element = ELEMENTS.get({"f32": "tf32", "s32": "tf32"}.get(type_, type_), len(ELEMENTS))
     known = ("f16", "f32", "s32") if operand == 2 else WMMA_OF_MMA.get(name, ("f16", "bf16", "tf32", "s8", "u8"))
     if name == "m8n8k4":
@@ -192,13 +203,13 @@ def _wmma(lowering: Lowering, form: Form) -> Lowered:
     slots = [lowering.define(r, width) if load else lowering.use(r, width, f"b{8 * width}") for r in registers]
     stride = lowering.use(form.operand(2), 4, "u32") if len(form.operands) > 2 else ABSENT
     halves = type_ == "f16"
-    numbers = (wide, SPACES.get(space, SPACES["generic"]), shape, operand, element, int(form.has("col")), int(halves))
+    numbers = (wide, SPACES[space], shape, operand, element, int(form.has("col")), int(halves))
     by_rows = operand < 2 and type_ in ("f16", "bf16") and space == "shared"
     kind = "ldmatrix" if by_rows else f"{what}.{space}"
     access = 16 if by_rows else 2 if operand == 2 and halves else 1 if type_ in ("s8", "u8") else width
     out = [base, Raw(offset), *map(Raw, numbers), stride, Raw(len(slots)), *slots]
     machine = f"wmma.{what}" if width == 4 else f"wmma.{what}.f64"
-    made = Lowered(machine, out, kind=TOGETHER, target=EVERYONE, category=kind)
+    made = Lowered(machine, out, kind=Kind.TOGETHER, target=EVERYONE, category=kind)
     if space in ("shared", "generic"):
         made.access = access
     if space in ("global", "generic"):
@@ -218,12 +229,14 @@ def _wmma_mma(lowering: Lowering, form: Form, name: str, shape: int) -> Lowered:
     if not integers and (a != b or a not in ("f16", "bf16", "tf32")) or "s32" in (to, c) and not integers:
         raise Unsupported("wmma of these types is not known")
     vectors = [form.elements(n) for n in range(4)]
-    slots = [lowering.define(register, 4) for register in vectors[0]]
+    slots: list[Given] = [lowering.define(register, 4) for register in vectors[0]]
     slots += [lowering.use(register, 4, "b32") for vector in vectors[1:] for register in vector]
     flags = (int(to == "f16"), int(c == "f16"), int(form.has("satfinite")))
     numbers = (shape, ELEMENTS[a], ELEMENTS[b], *flags, *(len(vector) for vector in vectors[:3]))
     machine = "wmma.mma.s32" if integers else "wmma.mma"
-    return Lowered(machine, [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+    m, n, k = _sizes(name)
+    flops = units.MMA.share(m, n, k) // 2  # it counts as two mma
+    return Lowered(machine, [*map(Raw, numbers), *slots], kind=Kind.TOGETHER, target=EVERYONE, flops=flops)
 
 
 def _of_mma(lowering: Lowering, form: Form, name: str, types: list[str]) -> Lowered:
@@ -235,9 +248,11 @@ def _of_mma(lowering: Lowering, form: Form, name: str, types: list[str]) -> Lowe
     if tuple(map(len, vectors)) != (2, 1, 1, 2):
         raise Unsupported("its operands have another number of registers")
     width, kind = (8, "f64") if a == "f64" else (4, "b32")
-    slots = [lowering.define(register, width) for register in vectors[0]]
+    slots: list[Given] = [lowering.define(register, width) for register in vectors[0]]
     slots += [lowering.use(register, width, kind) for vector in vectors[1:] for register in vector]
     flag = form.has("xor") if a == "b1" else form.has("satfinite")
-    numbers = (8, int(name[5:]), ELEMENTS[a], ELEMENTS[b], 0, 0, int(flag))
+    m, n, k = _sizes(name)
+    numbers = (m, k, ELEMENTS[a], ELEMENTS[b], 0, 0, int(flag))
     machine = {"f64": "mma.f64", "b1": "mma.b1"}.get(a, "mma.s32")
-    return Lowered(machine, [*map(Raw, numbers), *slots], kind=TOGETHER, target=EVERYONE, category="mma")
+    flops = units.MMA.share(m, n, k)
+    return Lowered(machine, [*map(Raw, numbers), *slots], kind=Kind.TOGETHER, target=EVERYONE, flops=flops)

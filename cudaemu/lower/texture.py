@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from cudaemu.lower.core import ABSENT, Form, Lowered, Lowering, Raw, Unsupported, rule
-from cudaemu.ptx import Address, Register, Vector
+from cudaemu.lower.core import ABSENT, Form, Lowered, Lowering, Raw, Source, Unsupported, rule
+from cudaemu.ptx import Address, Operand, Register, Vector
 
 GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2}  # their dimensions; a: an array of layers
 COMPONENTS = ("r", "g", "b", "a")
 BOUNDARIES = ("trap", "clamp", "zero")
 
 
-def _place(lowering: Lowering, form: Form, operand, floating: bool) -> tuple[list, int]:
+def _place(lowering: Lowering, form: Form, operand: Operand, floating: bool) -> tuple[list[Source | Raw], int]:
     """The handle, the layer and the coordinates of `[handle, {x, y}]`; and the shape's bits for them."""
     geometry = form.choose(*GEOMETRIES)
     (vector,) = getattr(operand, "extra", ()) or (None,)
@@ -38,7 +38,7 @@ def _tex(lowering: Lowering, form: Form) -> Lowered:
     results = [lowering.define(each, 4) for each in form.elements(0)]
     if len(results) != 4:
         raise Unsupported("its vector has another length than it says")
-    return Lowered("tex", [handle, Raw(shape), *places, *results], category="texture", global_load=1)
+    return Lowered("tex", [handle, Raw(shape), *places, *results], global_load=1)
 
 
 @rule("suld", "sust")
@@ -52,11 +52,7 @@ def _surface(lowering: Lowering, form: Form) -> Lowered:
     width = max(size, 2)
     boundary = BOUNDARIES.index(form.choose(*BOUNDARIES))
     shape |= size << 12 | width << 16 | len(values) << 20 | boundary << 24
+    where = [handle, Raw(shape), *places]
     if load:
-        registers = [lowering.define(each, width) for each in values]
-    else:
-        registers = [lowering.use(each, width, type_) for each in values]
-    operands = [handle, Raw(shape), *places, *registers]
-    if load:
-        return Lowered("suld", operands, category="surface", global_load=size)
-    return Lowered("sust", operands, category="surface", global_store=size)
+        return Lowered("suld", [*where, *(lowering.define(each, width) for each in values)], global_load=size)
+    return Lowered("sust", [*where, *(lowering.use(each, width, type_) for each in values)], global_store=size)

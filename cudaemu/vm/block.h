@@ -28,6 +28,7 @@ struct Flow {
   u32 targets = 0, sources = 0;
   std::vector<u32> offsets;
   Rule rule = nullptr;
+  const About *about = nullptr;
 };
 
 struct Program {
@@ -49,7 +50,7 @@ struct Program {
   bool reads_local = false;             // so may local memory, and it is read
   std::unordered_map<u32, Flow> flows;  // of the instructions that touch them
   std::vector<u32> unset;               // those that are read before they are written, perhaps
-  void follow(const std::vector<std::string> &names);
+  void follow(const std::vector<const Entry *> &entries);
 
   std::vector<bool> stores;                          // whether an instruction writes memory
   std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they bypass
@@ -65,7 +66,7 @@ struct Program {
   std::unordered_map<u32, Touch> touches;  // by pc
   u32 product_registers = 0;
   u32 registers = 0;  // of a thread at launch, if setmaxnreg may count on it
-  void find_products(const std::vector<std::string> &names, const std::vector<const char *> &operands);
+  void find_products(const std::vector<const Entry *> &entries);
 
   std::vector<bool> beyond(u32 pc) const;
 
@@ -629,19 +630,59 @@ struct Change {
   ~Change() { warp.block->changed(warp, space); }
 };
 
-// Memory accesses, used by memory.cpp and tensor.cpp. Addresses are per lane; for SHARED they are offsets.
+// ---- memory. Addresses are per lane; for SHARED they are offsets. ----
+
 void addresses(const Warp &, u32 base, u32 offset, bool wide, u64 *out);
 void hand_over_copies(Warp &, u32 m, u64 actor);  // an arrival will tell of the lanes' cp.async so far
 void land_copies(Warp &, u32 m, u32 number);      // those of the lanes up to that number
 void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
 const Allocation *find(const Launch &, u64 address, u32 bytes);
 Pattern look(const u64 *address, u32 mask, u32 bytes);
-// Returns false (after reporting) when the launch must stop.
-bool check_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, u32 align, const Pattern &);
-// `load`: an ordinary load, which shared memory may serve with more lanes at once.
-void count_access(Warp &, const Instr &, u32 mask, Space, const u64 *address, u32 bytes, const Pattern &,
-                  bool load = false);
-void count_copy(Warp &, const Instr &, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes, bool past_l1);
+
+// How an access is counted. COST: sectors of global memory, passes over the banks of shared memory. AS_LOAD: an ordinary
+// load, which shared memory may serve with more lanes at once.
+enum Counted : u32 { UNCOUNTED = 0, REQUESTS = 1, BYTES = 2, COST = 4, AS_LOAD = 8, IN_FULL = REQUESTS | BYTES | COST };
+constexpr u32 UNTRACED = ~0u;
+// What the sanitizer is told of it. READ_FOR_WARP: what a lane reads goes to others. IN_FLIGHT: it is written some time
+// before its thread has waited for it. IF_IT_MATTERS: read, as a SETTLING predicate will say. BY_CALLER: he tells it.
+enum class Noted : u32 { READ, READ_FOR_WARP, WRITTEN, IN_FLIGHT, IF_IT_MATTERS, BY_CALLER };
+
+// Elements that go between memory and registers (~0: not wanted).
+struct Elements {
+  u32 bytes, width, count;  // of an element, of a register of a lane; how many
+  bool sign;
+  const u32 *registers;
+};
+
+// What lanes of a warp do to memory: `bytes` each, at an address within the space.
+struct Access {
+  const u32 mask;
+  const Space space;
+  const u64 *const address;
+  const u32 bytes, align, counted, traced;  // `traced`: a TraceKind, or UNTRACED
+  const Noted noted;
+  const Pattern p;
+  u32 element = 0;                  // READ: bytes of which it is enough that some have been written; 0: all have to be
+  const u32 *taken = nullptr;       // of each lane: how many of the bytes it takes, if not all lanes take all
+  const u64 *past_l1_to = nullptr;  // of a copy past L1: where it goes
+  const u8 (*value)[32] = nullptr;  // WRITTEN: what each lane writes, if that is known
+  const Elements *elements = nullptr;  // what is undefined goes with them
+  Access(u32 mask, Space space, const u64 *address, u32 bytes, u32 align, u32 counted, u32 traced, Noted noted)
+      : mask(mask),
+        space(space),
+        address(address),
+        bytes(bytes),
+        align(align),
+        counted(counted),
+        traced(traced),
+        noted(noted),
+        p(mask ? look(address, mask, bytes) : Pattern{}) {}
+};
+// Checks it, counts it, traces it, and tells the sanitizer. False (after reporting) when the launch must stop. A copy has
+// two sides, one of them at most in global memory.
+bool access(Warp &, const Instr &, const Access &);
+bool access(Warp &, const Instr &, const Access &from, const Access &to);
+// Parts of it, for those who know more than that: stores and atomics, lane by lane; what is done in the background.
 void trace_access(Warp &, const Instr &, u32 mask, Space, TraceKind, const u64 *address, u32 bytes);
 void note_global(Warp &, const Instr &, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &,
                  u32 element = 0);

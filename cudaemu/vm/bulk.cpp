@@ -385,11 +385,11 @@ struct Issue {
     } else {
       u64 where[LANES];
       where[lane] = address;
-      const Pattern p = look(where, alone, TensorMap::BYTES);
-      if (!check_access(w, i, alone, Space::GLOBAL, where, TensorMap::BYTES, 64, p)) return false;
+      const Access a(alone, Space::GLOBAL, where, TensorMap::BYTES, 64, UNCOUNTED, UNTRACED, Noted::BY_CALLER);
+      if (!access(w, i, a)) return false;
       if (b.launch.sanitize) {
-        note_global(w, i, alone, where, sizeof(TensorMap), false, p);
-        b.race_read(w, i, alone, where, TensorMap::BYTES, p);
+        note_global(w, i, alone, where, sizeof(TensorMap), false, a.p);  // what comes after that need not be written
+        b.race_read(w, i, alone, where, TensorMap::BYTES, a.p);
       }
     }
     memcpy(&c.map, from, sizeof c.map);
@@ -413,7 +413,7 @@ struct Issue {
     Space space;
     next_space(b, &left, at, &space);
     if (at[lane] % alignment) return fail(Problem::BULK_PLACE, at[lane] | SHARED_WINDOW, alignment);
-    if (!check_access(w, i, alone, space, at, bytes, 1, look(at, alone, bytes))) return false;
+    if (!access(w, i, {alone, space, at, bytes, 1, UNCOUNTED, UNTRACED, Noted::BY_CALLER})) return false;
     to = b.cluster_address(space, at[lane]);
     return true;
   }
@@ -444,20 +444,14 @@ struct Issue {
       if (!fine || (!address && c.map.magic)) return;
       u64 at[LANES];
       at[lane] = address;
-      const Pattern p = look(at, alone, bytes);
-      if (!(fine = check_access(w, i, alone, Space::GLOBAL, at, bytes, 1, p))) return;
-      if (count) {
-        count->sectors += (address + bytes - 1) / 32 - address / 32 + 1;
-        if (writes) count->bytes += bytes;
-      }
-      if (b.traced) trace_access(w, i, alone, Space::GLOBAL, writes ? BULK_STORE : BULK_LOAD, at, bytes), --w.seq;
-      if (!sanitize) return;
-      if (!writes || c.reduction) note_global(w, i, alone, at, bytes, false, p);
-      if (writes) {
-        note_global(w, i, alone, at, bytes, true, p);
-        if (!repeated) b.race_copy(w, i, lane, address, bytes, epoch, c.reduction);
-      } else
-        b.race_read(w, i, alone, at, bytes, p);
+      const Access a(alone, Space::GLOBAL, at, bytes, 1, writes ? COST | BYTES : COST, writes ? BULK_STORE : BULK_LOAD,
+                     writes ? Noted::BY_CALLER : Noted::READ);
+      if (!(fine = access(w, i, a))) return;
+      if (b.traced) --w.seq;
+      if (!sanitize || !writes) return;
+      if (c.reduction) note_global(w, i, alone, at, bytes, false, a.p);
+      note_global(w, i, alone, at, bytes, true, a.p);
+      if (!repeated) b.race_copy(w, i, lane, address, bytes, epoch, c.reduction);
     });
     if (count) {
       ++count->requests;
@@ -605,17 +599,13 @@ static void copy_map(Warp &w, const Instr &i, u32 m) {
   addresses(w, i.o[0], i.o[1], i.o[2], to);
   addresses(w, i.o[3], i.o[4], i.o[5], from);
   from[lane] &= ~WINDOW_MASK;
-  const Pattern there = look(to, alone, bytes), here = look(from, alone, bytes);
-  if (!check_access(w, i, alone, Space::SHARED, from, bytes, bytes, here) ||
-      !check_access(w, i, alone, Space::GLOBAL, to, bytes, bytes, there))
+  if (!access(w, i, {alone, Space::SHARED, from, bytes, bytes, UNCOUNTED, UNTRACED, Noted::READ},
+              {alone, Space::GLOBAL, to, bytes, bytes, UNCOUNTED, UNTRACED, Noted::WRITTEN}))
     return;
   if (b.launch.sanitize) {
     BulkCopy c;
     c.pc = i.pc, c.thread = b.thread(w, lane);
-    b.shadow_read(w, alone, from, bytes, i, here, false);
     b.undefined_copy(u32(from[lane]), to[lane], bytes, c);
-    note_global(w, i, alone, to, bytes, true, there);
-    b.race_write(w, i, alone, to, bytes, nullptr, false);
     b.meet_lanes(w, m);
   }
   memcpy(reinterpret_cast<void *>(to[lane]), b.shared + from[lane], bytes);
@@ -673,16 +663,22 @@ void Block::leave_copies(Warp &w, u32 mask) {
 }
 
 void register_bulk(Registry &r) {
-  enter(r, {{"bulk", copy, "n n s* n n s* n n s4? s*? n n s2? s4+"},
-            {"bulk.send", send, "n n s* n n s* n n s*+"},
-            {"bulk.map", copy_map, "s* n n s* n n"},
-            {"bulk.commit",
-             [](Warp &w, const Instr &, u32 m) {
-               for (int lane = 0; lane < LANES; ++lane) w.bulk_group[lane] += m >> lane & 1;
-             },
-             ""},
-            {"bulk.wait",  // o: groups that may be left, only reading
-             [](Warp &w, const Instr &i, u32 m) { w.block->wait_groups(w, m, i.o[0], i.o[1]); }, "n n"}});
+  constexpr u32 shared = IN_SHARED | IN_CLUSTER, either = IN_GLOBAL | shared;
+  constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
+  enter(r,
+        {{"bulk", copy, "n n s* n n s* n n s4? s*? n n s2? s4+",  // lowering names another category, by the direction
+          About::transfers("bulk.load", either, 5, either, 2, Undefined::ALL_OF_IT)},
+         {"bulk.send", send, "n n s* n n s* n n s*+",
+          About::transfers("bulk.cluster", 0, NO_OPERAND, shared, 2, Undefined::ALL_OF_IT)},
+         {"bulk.map", copy_map, "s* n n s* n n",
+          About::transfers("store.global", IN_SHARED, 3, IN_GLOBAL, 0, Undefined::ALL_OF_IT)},
+         {"bulk.commit",
+          [](Warp &w, const Instr &, u32 m) {
+            for (int lane = 0; lane < LANES; ++lane) w.bulk_group[lane] += m >> lane & 1;
+          },
+          "", orders},
+         {"bulk.wait",  // o: groups that may be left, only reading
+          [](Warp &w, const Instr &i, u32 m) { w.block->wait_groups(w, m, i.o[0], i.o[1]); }, "n n", orders}});
 }
 
 }  // namespace vm

@@ -154,11 +154,12 @@ static void release(Warp &w, const Instr &i, u32 m) {
 }
 
 void register_call(Registry &r) {
-  enter(r, {{"copy.local", copy_local, "s8 n s8 n n"},
-            {"save", move_registers<true>, "s8 n s*+"},
-            {"restore", move_registers<false>, "s8 n d*+"},
-            {"malloc", allocate, "s8 n n"},
-            {"free", release, "s8 n"}});
+  constexpr About serves = About::does(Effect::SERVES, "other", Undefined::NOTHING);
+  enter(r, {{"copy.local", copy_local, "s8 n s8 n n", About::saves(IN_LOCAL, IN_LOCAL, Undefined::ITS_OWN)},
+            {"save", move_registers<true>, "s8 n s*+", About::saves(0, IN_LOCAL, Undefined::ITS_OWN)},
+            {"restore", move_registers<false>, "s8 n d*+", About::saves(IN_LOCAL, 0, Undefined::ITS_OWN)},
+            {"malloc", allocate, "s8 n n", serves},
+            {"free", release, "s8 n", serves}});
 }
 
 }  // namespace vm

@@ -277,7 +277,7 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
   report(problem, i.pc, who, address, bytes, v.warp * LANES + v.lane % LANES, v.pc, v.block);
 }
 
-// `value`: what each lane writes, or null for an atomic.
+// `value`: what each lane writes, or null: of an atomic (BY_STRONG), or not known.
 void Block::visit(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool write, u64 flags,
                   const u8 (*value)[32]) {
   for (u32 rest = mask; rest; rest &= rest - 1) {
@@ -302,7 +302,7 @@ void Block::visit(Warp &w, const Instr &i, int lane, u64 address, u32 bytes, boo
     };
     if (written.is(Cell::IN_FLIGHT))
       report_visit(Problem::COPY_IN_FLIGHT, w, i, lane, where, bytes, there, written);
-    else if (!written && !(write && value))
+    else if (!written && !(write && (value || !(flags & Cell::BY_STRONG))))
       report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
     if (!write) {
       look_at(Problem::RACE_READ_AFTER_WRITE, written);
@@ -344,11 +344,12 @@ static void map_address(Warp &w, const Instr &i, u32 m) {
 }
 
 void register_cluster(Registry &r) {
+  constexpr About computes = About::computes("integer", Undefined::ALL_OF_IT);
   enter(r, {{"cluster.arrive",
              [](Warp &w, const Instr &i, u32 m) { w.block->arrive_at_cluster(w, i, m, i.o[0]); },  // o: relaxed
-             "n"},
-            {"getctarank", rank_of, "d4 s* n"},
-            {"mapa", map_address, "d* s* s4 n"}});
+             "n", About::does(Effect::ORDERS, "barrier", Undefined::NOTHING)},
+            {"getctarank", rank_of, "d4 s* n", computes},
+            {"mapa", map_address, "d* s* s4 n", computes}});
 }
 
 }  // namespace vm

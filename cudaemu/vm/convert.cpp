@@ -313,33 +313,36 @@ static void pair_to_f16(Warp &w, const Instr &i, u32 m) {
 float widen_fp8(u8 bits, bool e4m3) { return e4m3 ? widen_fp8(bits, E4M3) : widen_fp8(bits, E5M2); }
 
 void register_convert(Registry &r) {
-#define QUICK(name, D, S) {"cvt." name, quick<D, S>, widths<D, S>()}
+  constexpr About converts = About::computes("conversion", Undefined::ALL_OF_IT);
+  constexpr About moves = About::computes("conversion", Undefined::AS_BITS_MOVE);
+  constexpr About halves = About::computes("conversion", Undefined::HALF_BY_HALF);
+#define QUICK(name, D, S, about) {"cvt." name, quick<D, S>, widths<D, S>(), about}
   enter(r,
-        {{"cvt", convert, "d* s* n n n n n"},
-         {"cvt.pair", convert_pair, "d4 s4 s4 n n"},
-         {"cvt.rna.tf32.f32", round_tf32, "d4 s4"},
-         {"cvt.f32.f16", widen_lanes<Format::F16>, "d4 s2"},
-         {"cvt.f32.bf16", widen_lanes<Format::BF16>, "d4 s2"},
-         {"cvt.f16.f32", narrow_lanes<Format::F16>, "d2 s4"},
-         {"cvt.bf16.f32", narrow_lanes<Format::BF16>, "d2 s4"},
-         QUICK("f32.s32", float, s32),
-         QUICK("f32.u32", float, u32),
-         QUICK("f64.f32", double, float),
-         QUICK("f32.f64", float, double),
-         QUICK("s64.s32", s64, s32),
-         QUICK("u64.u32", u64, u32),
-         QUICK("u32.u64", u32, u64),
-         QUICK("u32.u16", u32, u16),
-         QUICK("s32.s16", s32, s16),
-         QUICK("u16.u32", u16, u32),
-         QUICK("u64.u16", u64, u16)});
+        {{"cvt", convert, "d* s* n n n n n", About::computes("conversion", Undefined::CONVERTED)},
+         {"cvt.pair", convert_pair, "d4 s4 s4 n n", converts},
+         {"cvt.rna.tf32.f32", round_tf32, "d4 s4", converts},
+         {"cvt.f32.f16", widen_lanes<Format::F16>, "d4 s2", converts},
+         {"cvt.f32.bf16", widen_lanes<Format::BF16>, "d4 s2", converts},
+         {"cvt.f16.f32", narrow_lanes<Format::F16>, "d2 s4", converts},
+         {"cvt.bf16.f32", narrow_lanes<Format::BF16>, "d2 s4", converts},
+         QUICK("f32.s32", float, s32, converts),
+         QUICK("f32.u32", float, u32, converts),
+         QUICK("f64.f32", double, float, converts),
+         QUICK("f32.f64", float, double, converts),
+         QUICK("s64.s32", s64, s32, moves),
+         QUICK("u64.u32", u64, u32, moves),
+         QUICK("u32.u64", u32, u64, moves),
+         QUICK("u32.u16", u32, u16, moves),
+         QUICK("s32.s16", s32, s16, moves),
+         QUICK("u16.u32", u16, u32, moves),
+         QUICK("u64.u16", u64, u16, moves)});
 #undef QUICK
-  enter(r, {{"cvt.e4m3x2.f32", pair_from_f32<E4M3>, "d2 s4 s4"},
-            {"cvt.e5m2x2.f32", pair_from_f32<E5M2>, "d2 s4 s4"},
-            {"cvt.e4m3x2.f16x2", pair_from_f16<E4M3>, "d2 s4"},
-            {"cvt.e5m2x2.f16x2", pair_from_f16<E5M2>, "d2 s4"},
-            {"cvt.f16x2.e4m3x2", pair_to_f16<E4M3>, "d4 s2"},
-            {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2"}});
+  enter(r, {{"cvt.e4m3x2.f32", pair_from_f32<E4M3>, "d2 s4 s4", converts},
+            {"cvt.e5m2x2.f32", pair_from_f32<E5M2>, "d2 s4 s4", converts},
+            {"cvt.e4m3x2.f16x2", pair_from_f16<E4M3>, "d2 s4", halves},
+            {"cvt.e5m2x2.f16x2", pair_from_f16<E5M2>, "d2 s4", halves},
+            {"cvt.f16x2.e4m3x2", pair_to_f16<E4M3>, "d4 s2", converts},
+            {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2", converts}});
 }
 
 }  // namespace vm

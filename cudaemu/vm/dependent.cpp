@@ -94,8 +94,10 @@ void Block::check_early(const Warp &w, const Instr &i, u32 mask, const u64 *addr
 }
 
 void register_dependent(Registry &r) {
-  enter(r, {{"griddepcontrol.wait", [](Warp &w, const Instr &, u32 m) { w.block->wait_for_launch(w, m); }, ""},
-            {"griddepcontrol.launch_dependents", [](Warp &w, const Instr &, u32) { w.block->let_next_begin(w); }, ""}});
+  constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
+  enter(r, {{"griddepcontrol.wait", [](Warp &w, const Instr &, u32 m) { w.block->wait_for_launch(w, m); }, "", orders},
+            {"griddepcontrol.launch_dependents", [](Warp &w, const Instr &, u32) { w.block->let_next_begin(w); }, "",
+             orders}});
 }
 
 }  // namespace vm

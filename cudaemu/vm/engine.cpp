@@ -710,4 +710,19 @@ void Block::complete_barriers() {
   }
 }
 
+// What the scheduler executes.
+void register_control(Registry &r) {
+  const auto steers = [](const char *category) { return About::does(Effect::STEERS, category, Undefined::BRANCH); };
+  constexpr About barrier = About::does(Effect::ORDERS, "barrier", Undefined::BRANCH);
+  enter(r, {{"bra", nullptr, "", steers("control")},
+            {"brx", nullptr, "s4", steers("control")},
+            {"call", nullptr, "d8 s8 n s8?", steers("control")},
+            {"return", nullptr, "", steers("control")},
+            {"exit", nullptr, "", steers("control")},
+            {"trap", nullptr, "", steers("control")},
+            {"unknown", nullptr, "", steers("other")},
+            {"barrier", nullptr, "s4 s4? n d*? s0? n", barrier},
+            {"cluster.wait", nullptr, "", barrier}});
+}
+
 }  // namespace vm

@@ -13,6 +13,9 @@
 
 namespace vm {
 
+static constexpr About FLOAT = About::computes("float", Undefined::ALL_OF_IT);
+static constexpr About FMA = About::computes("fma", Undefined::ALL_OF_IT);
+
 void write_truth(Warp &, const Instr &, u32 m, u32 truth);
 
 // Rounding of the host, for as long as this object lives.
@@ -76,14 +79,15 @@ static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
   compute<T>(w, i, m, f, w.reg<T>(i.o[1]), w.reg<T>(i.o[2]), w.reg<T>(i.o[3]));
 }
 
-#define UNARY(name, T, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { unary<T>(w, i, m, [](T a) -> T { return T(expr); }); }, widths<T, T>()}
+#define UNARY(name, T, expr)                                                                                          \
+  {name, [](Warp &w, const Instr &i, u32 m) { unary<T>(w, i, m, [](T a) -> T { return T(expr); }); }, widths<T, T>(), \
+   FLOAT}
 #define BINARY(name, T, expr)                                                                               \
   {name, [](Warp &w, const Instr &i, u32 m) { binary<T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }, \
-   widths<T, T, T>()}
-#define TERNARY(name, T, expr)                                                                                    \
+   widths<T, T, T>(), FLOAT}
+#define TERNARY(name, T, expr, about)                                                                             \
   {name, [](Warp &w, const Instr &i, u32 m) { ternary<T>(w, i, m, [](T a, T b, T c) -> T { return T(expr); }); }, \
-   widths<T, T, T, T>()}
+   widths<T, T, T, T>(), about}
 
 // One NaN gives the other operand, and -0 < +0.
 template <class T>
@@ -215,6 +219,19 @@ static void fma16(Warp &w, const Instr &i, u32 m) {
       w.reg<u16>(i.o[3]));
 }
 
+// Two halves are undefined each by itself.
+template <int PER>
+static constexpr Undefined by_halves() {
+  return PER == 1 ? Undefined::ALL_OF_IT : Undefined::HALF_BY_HALF;
+}
+template <int PER>
+static constexpr About half() {
+  return About::computes("half", by_halves<PER>());
+}
+template <int PER>
+static constexpr About truth() {
+  return About::computes("predicate", by_halves<PER>());
+}
 template <int PER>
 struct Halves {
   u16 each[PER];
@@ -224,14 +241,14 @@ struct Halves {
    [](Warp &w, const Instr &i, u32 m) {                                                     \
      compute16<F, PER>(w, i, m, [](float a) -> float { return expr; }, w.reg<u16>(i.o[1])); \
    },                                                                                       \
-   widths<Halves<PER>, Halves<PER>>()}
+   widths<Halves<PER>, Halves<PER>>(), half<PER>()}
 #define HALF2(name, F, PER, expr)                                                                          \
   {name,                                                                                                   \
    [](Warp &w, const Instr &i, u32 m) {                                                                    \
      compute16<F, PER>(                                                                                    \
          w, i, m, [](float a, float b) -> float { return expr; }, w.reg<u16>(i.o[1]), w.reg<u16>(i.o[2])); \
    },                                                                                                      \
-   widths<Halves<PER>, Halves<PER>, Halves<PER>>()}
+   widths<Halves<PER>, Halves<PER>, Halves<PER>>(), half<PER>()}
 
 // Sign bits alone: exact for NaN too.
 template <int PER, class G>
@@ -274,32 +291,36 @@ u16 add_half(u16 a, u16 b, bool bf16) {
   return bf16 ? narrow_bf16(widen_bf16(a) + widen_bf16(b)) : narrow_half(widen_half(a) + widen_half(b));
 }
 
-#define HALF_FORMAT(suffix, F, PER)                                                                             \
-  HALF2("add." suffix, F, PER, a + b), HALF2("sub." suffix, F, PER, a - b), HALF2("mul." suffix, F, PER, a *b), \
-      {"fma." suffix, fma16<F, PER>, widths<Halves<PER>, Halves<PER>, Halves<PER>, Halves<PER>>()},             \
-      {"compare." suffix, compare16<F, PER>, PER == 1 ? "n d*? d0? s2 s2 n s0? n" : "n d*? d0? s4 s4 n s0? n"}, \
-      HALF2("min." suffix, F, PER, minimum(a, b)), HALF2("max." suffix, F, PER, maximum(a, b)),                 \
-      HALF2("min.NaN." suffix, F, PER, either_nan(a, b, minimum(a, b))),                                        \
-      HALF2("max.NaN." suffix, F, PER, either_nan(a, b, maximum(a, b))),                                        \
-      HALF2("min.xorsign.abs." suffix, F, PER, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b)),            \
-      HALF2("max.xorsign.abs." suffix, F, PER, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)),            \
-      HALF1("ex2." suffix, F, PER, exp2_exact(a)), HALF1("tanh." suffix, F, PER, float(std::tanh(double(a)))),  \
-      {"abs." suffix,                                                                                           \
-       [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a & 0x7fff); }); },     \
-       widths<Halves<PER>, Halves<PER>>()},                                                                     \
-  {                                                                                                             \
-    "neg." suffix,                                                                                              \
-        [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a ^ 0x8000); }); },    \
-        widths<Halves<PER>, Halves<PER>>()                                                                      \
+#define HALF_FORMAT(suffix, F, PER)                                                                              \
+  HALF2("add." suffix, F, PER, a + b), HALF2("sub." suffix, F, PER, a - b), HALF2("mul." suffix, F, PER, a *b),  \
+      {"fma." suffix, fma16<F, PER>, widths<Halves<PER>, Halves<PER>, Halves<PER>, Halves<PER>>(), half<PER>()}, \
+      {"compare." suffix, compare16<F, PER>, PER == 1 ? "n d*? d0? s2 s2 n s0? n" : "n d*? d0? s4 s4 n s0? n",   \
+       truth<PER>()},                                                                                            \
+      HALF2("min." suffix, F, PER, minimum(a, b)), HALF2("max." suffix, F, PER, maximum(a, b)),                  \
+      HALF2("min.NaN." suffix, F, PER, either_nan(a, b, minimum(a, b))),                                         \
+      HALF2("max.NaN." suffix, F, PER, either_nan(a, b, maximum(a, b))),                                         \
+      HALF2("min.xorsign.abs." suffix, F, PER, xor_sign(minimum(std::fabs(a), std::fabs(b)), a, b)),             \
+      HALF2("max.xorsign.abs." suffix, F, PER, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)),             \
+      HALF1("ex2." suffix, F, PER, exp2_exact(a)), HALF1("tanh." suffix, F, PER, float(std::tanh(double(a)))),   \
+      {"abs." suffix,                                                                                            \
+       [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a & 0x7fff); }); },      \
+       widths<Halves<PER>, Halves<PER>>(), half<PER>()},                                                         \
+  {                                                                                                              \
+    "neg." suffix,                                                                                               \
+        [](Warp &w, const Instr &i, u32 m) { bits16<PER>(w, i, m, [](u16 a) { return u16(a ^ 0x8000); }); },     \
+        widths<Halves<PER>, Halves<PER>>(), half<PER>()                                                          \
   }
 
-#define FLOAT_FORMAT(suffix, T)                                                                                \
-  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul." suffix, T, a *b),            \
-      TERNARY("fma." suffix, T, std::fma(a, b, c)), BINARY("div." suffix, T, a / b),                           \
-      UNARY("rcp." suffix, T, T(1) / a), UNARY("sqrt." suffix, T, std::sqrt(a)),                               \
-      BINARY("min." suffix, T, minimum(a, b)), BINARY("max." suffix, T, maximum(a, b)),                        \
-      {"compare." suffix, compare<T>, sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" : "n d*? d0? s8 s8 n s0? n"}, \
-      {"testp." suffix, test<T>, sizeof(T) == 4 ? "d0 s4 n" : "d0 s8 n"}
+#define FLOAT_FORMAT(suffix, T)                                                                               \
+  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul." suffix, T, a *b),           \
+      TERNARY("fma." suffix, T, std::fma(a, b, c), FMA), BINARY("div." suffix, T, a / b),                     \
+      UNARY("rcp." suffix, T, T(1) / a), UNARY("sqrt." suffix, T, std::sqrt(a)),                              \
+      BINARY("min." suffix, T, minimum(a, b)), BINARY("max." suffix, T, maximum(a, b)),                       \
+      {"compare." suffix, compare<T>, sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" : "n d*? d0? s8 s8 n s0? n", \
+       truth<1>()},                                                                                           \
+  {                                                                                                           \
+    "testp." suffix, test<T>, sizeof(T) == 4 ? "d0 s4 n" : "d0 s8 n", truth<1>()                              \
+  }
 
 void register_floating(Registry &r) {
   enter(r, {FLOAT_FORMAT("f32", float), FLOAT_FORMAT("f64", double)});
@@ -318,33 +339,33 @@ void register_floating(Registry &r) {
        BINARY("max.NaN.xorsign.abs.f32", float, either_nan(a, b, xor_sign(maximum(std::fabs(a), std::fabs(b)), a, b)))});
   enter(r,
         {{"abs.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a & 0x7fffffffu; }); },
-          "d4 s4"},
+          "d4 s4", FLOAT},
          {"neg.f32", [](Warp &w, const Instr &i, u32 m) { sign_f32(w, i, m, [](u32 a) { return a ^ 0x80000000u; }); },
-          "d4 s4"},
+          "d4 s4", FLOAT},
          {"abs.f64",
           [](Warp &w, const Instr &i, u32 m) {
             lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a & ~(1ull << 63); }, w.reg<u64>(i.o[1]));
           },
-          "d8 s8"},
+          "d8 s8", FLOAT},
          {"neg.f64",
           [](Warp &w, const Instr &i, u32 m) {
             lanes(m, w.reg<u64>(i.o[0]), [](u64 a) { return a ^ 1ull << 63; }, w.reg<u64>(i.o[1]));
           },
-          "d8 s8"},
+          "d8 s8", FLOAT},
          {"copysign.f32",
           [](Warp &w, const Instr &i, u32 m) {  // the sign of a, the magnitude of b
             lanes(
                 m, w.reg<u32>(i.o[0]), [](u32 a, u32 b) { return (a & 1u << 31) | (b & ~(1u << 31)); },
                 w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]));
           },
-          "d4 s4 s4"},
+          "d4 s4 s4", FLOAT},
          {"copysign.f64",
           [](Warp &w, const Instr &i, u32 m) {
             lanes(
                 m, w.reg<u64>(i.o[0]), [](u64 a, u64 b) { return (a & 1ull << 63) | (b & ~(1ull << 63)); },
                 w.reg<u64>(i.o[1]), w.reg<u64>(i.o[2]));
           },
-          "d8 s8 s8"}});
+          "d8 s8 s8", FLOAT}});
   enter(r, {HALF_FORMAT("f16", Format::F16, 1), HALF_FORMAT("f16x2", Format::F16, 2)});
   enter(r, {HALF_FORMAT("bf16", Format::BF16, 1), HALF_FORMAT("bf16x2", Format::BF16, 2)});
 }

@@ -5,6 +5,13 @@
 
 namespace vm {
 
+static constexpr About integer(Undefined undefined) { return About::computes("integer", undefined); }
+static constexpr About predicate(Undefined undefined) { return About::computes("predicate", undefined); }
+static constexpr About INTEGER = integer(Undefined::ALL_OF_IT), PREDICATE = predicate(Undefined::ALL_OF_IT);
+static constexpr About HALVES = integer(Undefined::HALF_BY_HALF), MOVES = integer(Undefined::MOVED_BY_3);
+static constexpr About MOVE = About::does(Effect::COPIES, "move", Undefined::AS_BITS_MOVE);
+static constexpr About PIECES = About::computes("move", Undefined::AS_BITS_MOVE);
+
 template <class D, class S, class F>
 static inline void unary(Warp &w, const Instr &i, u32 m, F f) {
   lanes(m, w.reg<D>(i.o[0]), f, w.reg<S>(i.o[1]));
@@ -18,31 +25,33 @@ static inline void ternary(Warp &w, const Instr &i, u32 m, F f) {
   lanes(m, w.reg<D>(i.o[0]), f, w.reg<A>(i.o[1]), w.reg<B>(i.o[2]), w.reg<C>(i.o[3]));
 }
 
-#define UNARY(name, D, S, expr) \
-  {name, [](Warp &w, const Instr &i, u32 m) { unary<D, S>(w, i, m, [](S a) -> D { return D(expr); }); }, widths<D, S>()}
-#define BINARY(name, T, expr)                                                                                     \
+#define UNARY(name, D, S, expr, about)                                                                   \
+  {name, [](Warp &w, const Instr &i, u32 m) { unary<D, S>(w, i, m, [](S a) -> D { return D(expr); }); }, \
+   widths<D, S>(), about}
+#define BINARY(name, T, expr, about)                                                                              \
   {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, T>(w, i, m, [](T a, T b) -> T { return T(expr); }); }, \
-   widths<T, T, T>()}
-#define WIDE(name, D, T, expr)                                                                                    \
+   widths<T, T, T>(), about}
+#define WIDE(name, D, T, expr, about)                                                                             \
   {name, [](Warp &w, const Instr &i, u32 m) { binary<D, T, T>(w, i, m, [](T a, T b) -> D { return D(expr); }); }, \
-   widths<D, T, T>()}
-#define SHIFT(name, T, expr)                                                                                          \
+   widths<D, T, T>(), about}
+#define SHIFT(name, T, expr, about)                                                                                   \
   {name, [](Warp &w, const Instr &i, u32 m) { binary<T, T, u32>(w, i, m, [](T a, u32 b) -> T { return T(expr); }); }, \
-   widths<T, T, u32>()}
-#define TERNARY(name, T, expr) MIXED(name, T, T, T, T, expr)
-#define MIXED(name, D, A, B, C, expr)                                                                                \
+   widths<T, T, u32>(), about}
+#define TERNARY(name, T, expr, about) MIXED(name, T, T, T, T, expr, about)
+#define MIXED(name, D, A, B, C, expr, about)                                                                         \
   {name,                                                                                                             \
    [](Warp &w, const Instr &i, u32 m) { ternary<D, A, B, C>(w, i, m, [](A a, B b, C c) -> D { return D(expr); }); }, \
-   widths<D, A, B, C>()}
-#define PACK(bits)                                                             \
-  MIXED("cvt.pack.u" #bits, u32, s32, s32, u32, (pack<bits, false>(a, b, c))), \
-      MIXED("cvt.pack.s" #bits, u32, s32, s32, u32, (pack<bits, true>(a, b, c)))
+   widths<D, A, B, C>(), about}
+#define PACK(bits)                                                                      \
+  MIXED("cvt.pack.u" #bits, u32, s32, s32, u32, (pack<bits, false>(a, b, c)), INTEGER), \
+      MIXED("cvt.pack.s" #bits, u32, s32, s32, u32, (pack<bits, true>(a, b, c)), INTEGER)
 // Comparisons: mode, d, q, a, b, combine, c, relation.
-#define COMPARE(name, T, handler)               \
-  {name, handler,                               \
-   sizeof(T) == 2   ? "n d*? d0? s2 s2 n s0? n" \
-   : sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n" \
-                    : "n d*? d0? s8 s8 n s0? n"}
+#define COMPARE(name, T, handler)                \
+  {name, handler,                                \
+   sizeof(T) == 2   ? "n d*? d0? s2 s2 n s0? n"  \
+   : sizeof(T) == 4 ? "n d*? d0? s4 s4 n s0? n"  \
+                    : "n d*? d0? s8 s8 n s0? n", \
+   PREDICATE}
 
 // By zero: all ones, the remainder too; PTX leaves it open, this is what an H200 does. MIN / -1 wraps.
 template <class T>
@@ -325,37 +334,44 @@ static void compare(Warp &w, const Instr &i, u32 m) {
   write_truth(w, i, m, truth);
 }
 
-#define BITWISE(suffix, T)                                                                                          \
-  BINARY("add." suffix, T, a + b), BINARY("sub." suffix, T, a - b), BINARY("mul.lo." suffix, T, u64(a) * b),        \
-      TERNARY("mad.lo." suffix, T, u64(a) * b + c), BINARY("and." suffix, T, a &b), BINARY("or." suffix, T, a | b), \
-      BINARY("xor." suffix, T, a ^ b), UNARY("not." suffix, T, T, ~a), UNARY("cnot." suffix, T, T, a == 0),         \
-      UNARY("neg." suffix, T, T, 0 - a), SHIFT("shl." suffix, T, b >= 8 * sizeof(T) ? T(0) : T(a << b))
+#define BITWISE(suffix, T)                                                                                             \
+  BINARY("add." suffix, T, a + b, INTEGER), BINARY("sub." suffix, T, a - b, INTEGER),                                  \
+      BINARY("mul.lo." suffix, T, u64(a) * b, INTEGER), TERNARY("mad.lo." suffix, T, u64(a) * b + c, INTEGER),         \
+      BINARY("and." suffix, T, a &b, integer(Undefined::AND)), BINARY("or." suffix, T, a | b, integer(Undefined::OR)), \
+      BINARY("xor." suffix, T, a ^ b, integer(Undefined::XOR)),                                                        \
+      UNARY("not." suffix, T, T, ~a, integer(Undefined::BIT_BY_BIT)), UNARY("cnot." suffix, T, T, a == 0, INTEGER),    \
+      UNARY("neg." suffix, T, T, 0 - a, INTEGER),                                                                      \
+      SHIFT("shl." suffix, T, b >= 8 * sizeof(T) ? T(0) : T(a << b), integer(Undefined::MOVED_BY_2))
 
-#define ORDERED(suffix, T)                                                                                             \
-  BINARY("min." suffix, T, a < b ? a : b), BINARY("max." suffix, T, a > b ? a : b),                                    \
-      BINARY("div." suffix, T, divide<T>(a, b)), BINARY("rem." suffix, T, remainder<T>(a, b)),                         \
-      SHIFT("shr." suffix, T, a >> (b >= 8 * sizeof(T) ? 8 * sizeof(T) - 1 : b) >> (T(-1) > 0 && b >= 8 * sizeof(T))), \
-      TERNARY("sad." suffix, T, c + (a < b ? b - a : a - b)), COMPARE("compare." suffix, T, compare<T>)
+#define ORDERED(suffix, T)                                                                                            \
+  BINARY("min." suffix, T, a < b ? a : b, INTEGER), BINARY("max." suffix, T, a > b ? a : b, INTEGER),                 \
+      BINARY("div." suffix, T, divide<T>(a, b), INTEGER), BINARY("rem." suffix, T, remainder<T>(a, b), INTEGER),      \
+      SHIFT("shr." suffix, T, a >> (b >= 8 * sizeof(T) ? 8 * sizeof(T) - 1 : b) >> (T(-1) > 0 && b >= 8 * sizeof(T)), \
+            integer(Undefined::MOVED_BY_2)),                                                                          \
+      TERNARY("sad." suffix, T, c + (a < b ? b - a : a - b), INTEGER), COMPARE("compare." suffix, T, compare<T>)
 
-#define PRODUCTS(suffix, T, W)                                                                            \
-  WIDE("mul.wide." suffix, W, T, W(a) * W(b)), BINARY("mul.hi." suffix, T, W(a) * W(b) >> 8 * sizeof(T)), \
-      TERNARY("mad.hi." suffix, T, T(W(a) * W(b) >> 8 * sizeof(T)) + c),                                  \
-      MIXED("mad.wide." suffix, W, T, T, W, W(a) * W(b) + c)
+#define PRODUCTS(suffix, T, W)                                                    \
+  WIDE("mul.wide." suffix, W, T, W(a) * W(b), INTEGER),                           \
+      BINARY("mul.hi." suffix, T, W(a) * W(b) >> 8 * sizeof(T), INTEGER),         \
+      TERNARY("mad.hi." suffix, T, T(W(a) * W(b) >> 8 * sizeof(T)) + c, INTEGER), \
+      MIXED("mad.wide." suffix, W, T, T, W, W(a) * W(b) + c, INTEGER)
 
 #define FIELDS(u, s, U, S)                                                                                         \
-  MIXED("bfe." u, U, U, u32, u32, extract<U>(a, b, c)), MIXED("bfe." s, S, S, u32, u32, extract<S>(a, b, c)),      \
-      UNARY("brev." u, U, U, reverse(a)), UNARY("popc." u, u32, U, __builtin_popcountll(a)),                       \
-      UNARY("clz." u, u32, U, a ? __builtin_clzll(a) - (64 - 8 * sizeof(U)) : 8 * sizeof(U)),                      \
-      UNARY("bfind." u, u32, U, find_bit<U>(a, false)), UNARY("bfind." s, u32, S, find_bit<S>(a, false)),          \
-      UNARY("bfind.shiftamt." u, u32, U, find_bit<U>(a, true)),                                                    \
-      UNARY("bfind.shiftamt." s, u32, S, find_bit<S>(a, true)), {                                                  \
+  MIXED("bfe." u, U, U, u32, u32, extract<U>(a, b, c), integer(Undefined::MOVED_BY_2_3)),                          \
+      MIXED("bfe." s, S, S, u32, u32, extract<S>(a, b, c), integer(Undefined::MOVED_BY_2_3)),                      \
+      UNARY("brev." u, U, U, reverse(a), INTEGER), UNARY("popc." u, u32, U, __builtin_popcountll(a), INTEGER),     \
+      UNARY("clz." u, u32, U, a ? __builtin_clzll(a) - (64 - 8 * sizeof(U)) : 8 * sizeof(U), INTEGER),             \
+      UNARY("bfind." u, u32, U, find_bit<U>(a, false), INTEGER),                                                   \
+      UNARY("bfind." s, u32, S, find_bit<S>(a, false), INTEGER),                                                   \
+      UNARY("bfind.shiftamt." u, u32, U, find_bit<U>(a, true), INTEGER),                                           \
+      UNARY("bfind.shiftamt." s, u32, S, find_bit<S>(a, true), INTEGER), {                                         \
     "bfi." u,                                                                                                      \
         [](Warp &w, const Instr &i, u32 m) {                                                                       \
           lanes(                                                                                                   \
               m, w.reg<U>(i.o[0]), [](U a, U b, u32 c, u32 d) { return insert<U>(a, b, c, d); }, w.reg<U>(i.o[1]), \
               w.reg<U>(i.o[2]), w.reg<u32>(i.o[3]), w.reg<u32>(i.o[4]));                                           \
         },                                                                                                         \
-        widths<U, U, U, u32, u32>()                                                                                \
+        widths<U, U, U, u32, u32>(), integer(Undefined::MOVED_BY_3_4)                                              \
   }
 
 // Two halves at once; `relu`: negative ones become 0.
@@ -386,58 +402,64 @@ void register_integer(Registry &r) {
   enter(r, {BITWISE("u16", u16), BITWISE("u32", u32), BITWISE("u64", u64)});
   enter(r, {ORDERED("u16", u16), ORDERED("u32", u32), ORDERED("u64", u64), ORDERED("s16", s16), ORDERED("s32", s32),
             ORDERED("s64", s64)});
-  enter(r, {UNARY("abs.s16", s16, s16, absolute(a)), UNARY("abs.s32", s32, s32, absolute(a)),
-            UNARY("abs.s64", s64, s64, absolute(a))});
-  enter(r, {PRODUCTS("u16", u16, u32), PRODUCTS("s16", s16, s32), PRODUCTS("u32", u32, u64), PRODUCTS("s32", s32, s64),
-            BINARY("mul.hi.u64", u64, u128(a) * b >> 64), BINARY("mul.hi.s64", s64, s128(a) * b >> 64),
-            TERNARY("mad.hi.u64", u64, u64(u128(a) * b >> 64) + c),
-            TERNARY("mad.hi.s64", s64, u64(s128(a) * b >> 64) + c)});
-  enter(r, {BINARY("mul24.lo.u32", u32, (a & 0xffffffu) * (b & 0xffffffu)),
-            BINARY("mul24.lo.s32", s32, u32(s32(a << 8) >> 8) * u32(s32(b << 8) >> 8)),
-            BINARY("mul24.hi.u32", u32, u64(a & 0xffffffu) * (b & 0xffffffu) >> 16),
-            BINARY("mul24.hi.s32", s32, s64(s32(u32(a) << 8) >> 8) * (s32(u32(b) << 8) >> 8) >> 16),
-            TERNARY("mad24.lo.u32", u32, (a & 0xffffffu) * (b & 0xffffffu) + c),
-            TERNARY("mad24.lo.s32", s32, u32(s32(u32(a) << 8) >> 8) * u32(s32(u32(b) << 8) >> 8) + u32(c)),
-            BINARY("add.sat.s32", s32, clamp(s64(a) + b)), BINARY("sub.sat.s32", s32, clamp(s64(a) - b)),
-            TERNARY("mad.hi.sat.s32", s32, clamp((s64(a) * b >> 32) + c))});
+  enter(r, {UNARY("abs.s16", s16, s16, absolute(a), INTEGER), UNARY("abs.s32", s32, s32, absolute(a), INTEGER),
+            UNARY("abs.s64", s64, s64, absolute(a), INTEGER)});
+  enter(r,
+        {PRODUCTS("u16", u16, u32), PRODUCTS("s16", s16, s32), PRODUCTS("u32", u32, u64), PRODUCTS("s32", s32, s64),
+         BINARY("mul.hi.u64", u64, u128(a) * b >> 64, INTEGER), BINARY("mul.hi.s64", s64, s128(a) * b >> 64, INTEGER),
+         TERNARY("mad.hi.u64", u64, u64(u128(a) * b >> 64) + c, INTEGER),
+         TERNARY("mad.hi.s64", s64, u64(s128(a) * b >> 64) + c, INTEGER)});
+  enter(r,
+        {BINARY("mul24.lo.u32", u32, (a & 0xffffffu) * (b & 0xffffffu), INTEGER),
+         BINARY("mul24.lo.s32", s32, u32(s32(a << 8) >> 8) * u32(s32(b << 8) >> 8), INTEGER),
+         BINARY("mul24.hi.u32", u32, u64(a & 0xffffffu) * (b & 0xffffffu) >> 16, INTEGER),
+         BINARY("mul24.hi.s32", s32, s64(s32(u32(a) << 8) >> 8) * (s32(u32(b) << 8) >> 8) >> 16, INTEGER),
+         TERNARY("mad24.lo.u32", u32, (a & 0xffffffu) * (b & 0xffffffu) + c, INTEGER),
+         TERNARY("mad24.lo.s32", s32, u32(s32(u32(a) << 8) >> 8) * u32(s32(u32(b) << 8) >> 8) + u32(c), INTEGER),
+         BINARY("add.sat.s32", s32, clamp(s64(a) + b), INTEGER), BINARY("sub.sat.s32", s32, clamp(s64(a) - b), INTEGER),
+         TERNARY("mad.hi.sat.s32", s32, clamp((s64(a) * b >> 32) + c), INTEGER)});
+  enter(r, {BINARY("add.u16x2", u32, halves<u16>(a, b, [](u16 x, u16 y) { return x + y; }), HALVES),
+            BINARY("min.u16x2", u32, halves<u16>(a, b, least<u16>), HALVES),
+            BINARY("max.u16x2", u32, halves<u16>(a, b, most<u16>), HALVES),
+            BINARY("min.s16x2", u32, halves<s16>(a, b, least<s16>), HALVES),
+            BINARY("max.s16x2", u32, halves<s16>(a, b, most<s16>), HALVES),
+            BINARY("min.relu.s16x2", u32, halves<s16>(a, b, least0<s16>), HALVES),
+            BINARY("max.relu.s16x2", u32, halves<s16>(a, b, most0<s16>), HALVES),
+            BINARY("min.relu.s32", s32, least0(a, b), INTEGER), BINARY("max.relu.s32", s32, most0(a, b), INTEGER)});
+  enter(r, {FIELDS("u32", "s32", u32, s32), FIELDS("u64", "s64", u64, s64)});
   enter(
       r,
-      {BINARY("add.u16x2", u32, halves<u16>(a, b, [](u16 x, u16 y) { return x + y; })),
-       BINARY("min.u16x2", u32, halves<u16>(a, b, least<u16>)), BINARY("max.u16x2", u32, halves<u16>(a, b, most<u16>)),
-       BINARY("min.s16x2", u32, halves<s16>(a, b, least<s16>)), BINARY("max.s16x2", u32, halves<s16>(a, b, most<s16>)),
-       BINARY("min.relu.s16x2", u32, halves<s16>(a, b, least0<s16>)),
-       BINARY("max.relu.s16x2", u32, halves<s16>(a, b, most0<s16>)), BINARY("min.relu.s32", s32, least0(a, b)),
-       BINARY("max.relu.s32", s32, most0(a, b))});
-  enter(r, {FIELDS("u32", "s32", u32, s32), FIELDS("u64", "s64", u64, s64)});
-  enter(r,
-        {MIXED("shf.l.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) << (c & 31) >> 32),
-         MIXED("shf.r.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) >> (c & 31)),
-         MIXED("shf.l.clamp.b32", u32, u32, u32, u32, c >= 32 ? a : u32((u64(b) << 32 | a) << c >> 32)),
-         MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c)), PACK(2), PACK(4),
-         PACK(8), PACK(16), MIXED("fns.b32", u32, u32, u32, s32, nth_set(a, b, c)),
-         BINARY("bmsk.clamp.b32", u32, ((1ull << std::min(b, 32u)) - 1) << std::min(a, 32u)),
-         BINARY("bmsk.wrap.b32", u32, ((1ull << (b & 31)) - 1) << (a & 31)),
-         BINARY("szext.clamp.u32", u32,
-                b >= 32  ? a
-                : b == 0 ? 0
-                         : a & ((1ull << b) - 1)),
-         BINARY("szext.clamp.s32", s32,
-                u32(b) >= 32 ? a
-                : b == 0     ? 0
-                             : s32(u32(a) << (32 - b)) >> (32 - b)),
-         BINARY("szext.wrap.u32", u32, a & ((1ull << (b & 31)) - 1)),
-         BINARY("szext.wrap.s32", s32, (b & 31) == 0 ? 0 : s32(u32(a) << (32 - (b & 31))) >> (32 - (b & 31)))});
-  enter(r,
-        {TERNARY("dp4a.u32.u32", u32, (dot4<u8, u8>(a, b, c))), TERNARY("dp4a.s32.s32", u32, (dot4<s8, s8>(a, b, c))),
-         TERNARY("dp4a.u32.s32", u32, (dot4<u8, s8>(a, b, c))), TERNARY("dp4a.s32.u32", u32, (dot4<s8, u8>(a, b, c))),
-         TERNARY("dp2a.lo.u32.u32", u32, (dot2<u8, u8, 0>(a, b, c))),
-         TERNARY("dp2a.lo.s32.s32", u32, (dot2<s8, s8, 0>(a, b, c))),
-         TERNARY("dp2a.lo.u32.s32", u32, (dot2<u8, s8, 0>(a, b, c))),
-         TERNARY("dp2a.lo.s32.u32", u32, (dot2<s8, u8, 0>(a, b, c))),
-         TERNARY("dp2a.hi.u32.u32", u32, (dot2<u8, u8, 1>(a, b, c))),
-         TERNARY("dp2a.hi.s32.s32", u32, (dot2<s8, s8, 1>(a, b, c))),
-         TERNARY("dp2a.hi.u32.s32", u32, (dot2<u8, s8, 1>(a, b, c))),
-         TERNARY("dp2a.hi.s32.u32", u32, (dot2<s8, u8, 1>(a, b, c)))});
+      {MIXED("shf.l.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) << (c & 31) >> 32, MOVES),
+       MIXED("shf.r.wrap.b32", u32, u32, u32, u32, (u64(b) << 32 | a) >> (c & 31), MOVES),
+       MIXED("shf.l.clamp.b32", u32, u32, u32, u32, c >= 32 ? a : u32((u64(b) << 32 | a) << c >> 32), MOVES),
+       MIXED("shf.r.clamp.b32", u32, u32, u32, u32, c >= 32 ? b : u32((u64(b) << 32 | a) >> c), MOVES), PACK(2),
+       PACK(4), PACK(8), PACK(16), MIXED("fns.b32", u32, u32, u32, s32, nth_set(a, b, c), INTEGER),
+       BINARY("bmsk.clamp.b32", u32, ((1ull << std::min(b, 32u)) - 1) << std::min(a, 32u), INTEGER),
+       BINARY("bmsk.wrap.b32", u32, ((1ull << (b & 31)) - 1) << (a & 31), INTEGER),
+       BINARY("szext.clamp.u32", u32,
+              b >= 32  ? a
+              : b == 0 ? 0
+                       : a & ((1ull << b) - 1),
+              INTEGER),
+       BINARY("szext.clamp.s32", s32,
+              u32(b) >= 32 ? a
+              : b == 0     ? 0
+                           : s32(u32(a) << (32 - b)) >> (32 - b),
+              INTEGER),
+       BINARY("szext.wrap.u32", u32, a & ((1ull << (b & 31)) - 1), INTEGER),
+       BINARY("szext.wrap.s32", s32, (b & 31) == 0 ? 0 : s32(u32(a) << (32 - (b & 31))) >> (32 - (b & 31)), INTEGER)});
+  enter(r, {TERNARY("dp4a.u32.u32", u32, (dot4<u8, u8>(a, b, c)), INTEGER),
+            TERNARY("dp4a.s32.s32", u32, (dot4<s8, s8>(a, b, c)), INTEGER),
+            TERNARY("dp4a.u32.s32", u32, (dot4<u8, s8>(a, b, c)), INTEGER),
+            TERNARY("dp4a.s32.u32", u32, (dot4<s8, u8>(a, b, c)), INTEGER),
+            TERNARY("dp2a.lo.u32.u32", u32, (dot2<u8, u8, 0>(a, b, c)), INTEGER),
+            TERNARY("dp2a.lo.s32.s32", u32, (dot2<s8, s8, 0>(a, b, c)), INTEGER),
+            TERNARY("dp2a.lo.u32.s32", u32, (dot2<u8, s8, 0>(a, b, c)), INTEGER),
+            TERNARY("dp2a.lo.s32.u32", u32, (dot2<s8, u8, 0>(a, b, c)), INTEGER),
+            TERNARY("dp2a.hi.u32.u32", u32, (dot2<u8, u8, 1>(a, b, c)), INTEGER),
+            TERNARY("dp2a.hi.s32.s32", u32, (dot2<s8, s8, 1>(a, b, c)), INTEGER),
+            TERNARY("dp2a.hi.u32.s32", u32, (dot2<u8, s8, 1>(a, b, c)), INTEGER),
+            TERNARY("dp2a.hi.s32.u32", u32, (dot2<s8, u8, 1>(a, b, c)), INTEGER)});
   enter(r, {{"prmt.b32",
              [](Warp &w, const Instr &i, u32 m) {
                const u32 mode = i.o[4];
@@ -445,7 +467,7 @@ void register_integer(Registry &r) {
                    m, w.reg<u32>(i.o[0]), [mode](u32 a, u32 b, u32 c) { return permute(a, b, c, mode); },
                    w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
              },
-             "d4 s4 s4 s4 n"},
+             "d4 s4 s4 s4 n", MOVES},
             {"lop3.b32",
              [](Warp &w, const Instr &i, u32 m) {
                const u32 table = i.o[4];
@@ -453,44 +475,47 @@ void register_integer(Registry &r) {
                    m, w.reg<u32>(i.o[0]), [table](u32 a, u32 b, u32 c) { return lop3(a, b, c, table); },
                    w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
              },
-             "d4 s4 s4 s4 n"}});
+             "d4 s4 s4 s4 n", integer(Undefined::LOP3)}});
   const char *const add32 = "d4 s4 s4 s0? d0?", *const add64 = "d8 s8 s8 s0? d0?";
   const char *const mad32 = "d4 s4 s4 s4 s0? d0?", *const mad64 = "d8 s8 s8 s8 s0? d0?", *const predicates = "d0 s0 s0";
-  enter(r, {{"addc.u32", add_carry<u32, false>, add32},
-            {"addc.u64", add_carry<u64, false>, add64},
-            {"subc.u32", add_carry<u32, true>, add32},
-            {"subc.u64", add_carry<u64, true>, add64},
-            {"madc.lo.u32", mad_carry<u32, u128, false>, mad32},
-            {"madc.hi.u32", mad_carry<u32, u128, true>, mad32},
-            {"madc.lo.s32", mad_carry<s32, s128, false>, mad32},
-            {"madc.hi.s32", mad_carry<s32, s128, true>, mad32},
-            {"madc.lo.u64", mad_carry<u64, u128, false>, mad64},
-            {"madc.hi.u64", mad_carry<u64, u128, true>, mad64},
-            {"madc.lo.s64", mad_carry<s64, s128, false>, mad64},
-            {"madc.hi.s64", mad_carry<s64, s128, true>, mad64}});
-#define PREDICATES(name, expr)                                                                                       \
+  enter(r, {{"addc.u32", add_carry<u32, false>, add32, INTEGER},
+            {"addc.u64", add_carry<u64, false>, add64, INTEGER},
+            {"subc.u32", add_carry<u32, true>, add32, INTEGER},
+            {"subc.u64", add_carry<u64, true>, add64, INTEGER},
+            {"madc.lo.u32", mad_carry<u32, u128, false>, mad32, INTEGER},
+            {"madc.hi.u32", mad_carry<u32, u128, true>, mad32, INTEGER},
+            {"madc.lo.s32", mad_carry<s32, s128, false>, mad32, INTEGER},
+            {"madc.hi.s32", mad_carry<s32, s128, true>, mad32, INTEGER},
+            {"madc.lo.u64", mad_carry<u64, u128, false>, mad64, INTEGER},
+            {"madc.hi.u64", mad_carry<u64, u128, true>, mad64, INTEGER},
+            {"madc.lo.s64", mad_carry<s64, s128, false>, mad64, INTEGER},
+            {"madc.hi.s64", mad_carry<s64, s128, true>, mad64, INTEGER}});
+#define PREDICATES(name, expr, about)                                                                                \
   {name, [](Warp &w, const Instr &i, u32 m) { masks(w, i, m, [](u32 a, [[maybe_unused]] u32 b) { return expr; }); }, \
-   predicates}
-  enter(r, {PREDICATES("and.pred", a & b), PREDICATES("or.pred", a | b), PREDICATES("xor.pred", a ^ b),
-            PREDICATES("not.pred", ~a), PREDICATES("mov.pred", a)});
+   predicates, about}
+  enter(r, {PREDICATES("and.pred", a & b, predicate(Undefined::AND)),
+            PREDICATES("or.pred", a | b, predicate(Undefined::OR)),
+            PREDICATES("xor.pred", a ^ b, predicate(Undefined::XOR)),
+            PREDICATES("not.pred", ~a, predicate(Undefined::BIT_BY_BIT)),
+            PREDICATES("mov.pred", a, About::does(Effect::COPIES, "predicate", Undefined::AS_BITS_MOVE))});
 #undef PREDICATES
   enter(r,
-        {{"mov.b16", move<u16>, "d2 s2"},
-         {"mov.b32", move<u32>, "d4 s4"},
-         {"mov.b64", move<u64>, "d8 s8"},
-         {"mov.b128", move<Wide>, "d16 s16"},
-         {"selp.b16", select<u16>, "d2 s2 s2 s0"},
-         {"selp.b32", select<u32>, "d4 s4 s4 s0"},
-         {"selp.b64", select<u64>, "d8 s8 s8 s0"},
-         MIXED("slct.b16.s32", u16, u16, u16, s32, c >= 0 ? a : b),
-         MIXED("slct.b32.s32", u32, u32, u32, s32, c >= 0 ? a : b),
-         MIXED("slct.b64.s32", u64, u64, u64, s32, c >= 0 ? a : b),
-         MIXED("slct.b16.f32", u16, u16, u16, float, c >= 0 ? a : b),
-         MIXED("slct.b32.f32", u32, u32, u32, float, c >= 0 ? a : b),
-         MIXED("slct.b64.f32", u64, u64, u64, float, c >= 0 ? a : b),
-         {"pack", pack, "d* n n s*+"},
-         {"unpack", unpack, "s* n n d*?+"},
-         {"nop", [](Warp &, const Instr &, u32) {}, ""}});
+        {{"mov.b16", move<u16>, "d2 s2", MOVE},
+         {"mov.b32", move<u32>, "d4 s4", MOVE},
+         {"mov.b64", move<u64>, "d8 s8", MOVE},
+         {"mov.b128", move<Wide>, "d16 s16", MOVE},
+         {"selp.b16", select<u16>, "d2 s2 s2 s0", predicate(Undefined::MOVED_BY_3)},
+         {"selp.b32", select<u32>, "d4 s4 s4 s0", predicate(Undefined::MOVED_BY_3)},
+         {"selp.b64", select<u64>, "d8 s8 s8 s0", predicate(Undefined::MOVED_BY_3)},
+         MIXED("slct.b16.s32", u16, u16, u16, s32, c >= 0 ? a : b, predicate(Undefined::MOVED_BY_3)),
+         MIXED("slct.b32.s32", u32, u32, u32, s32, c >= 0 ? a : b, predicate(Undefined::MOVED_BY_3)),
+         MIXED("slct.b64.s32", u64, u64, u64, s32, c >= 0 ? a : b, predicate(Undefined::MOVED_BY_3)),
+         MIXED("slct.b16.f32", u16, u16, u16, float, c >= 0 ? a : b, predicate(Undefined::MOVED_BY_3)),
+         MIXED("slct.b32.f32", u32, u32, u32, float, c >= 0 ? a : b, predicate(Undefined::MOVED_BY_3)),
+         MIXED("slct.b64.f32", u64, u64, u64, float, c >= 0 ? a : b, predicate(Undefined::MOVED_BY_3)),
+         {"pack", pack, "d* n n s*+", PIECES},
+         {"unpack", unpack, "s* n n d*?+", PIECES},
+         {"nop", [](Warp &, const Instr &, u32) {}, "", About::does(Effect::NOTHING, "control", Undefined::NOTHING)}});
 }
 
 }  // namespace vm

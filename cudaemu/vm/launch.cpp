@@ -285,6 +285,7 @@ struct LaunchSpec {
 static const Registry &registry() {
   static const Registry all = [] {
     Registry r;
+    register_control(r);
     register_integer(r);
     register_floating(r);
     register_convert(r);
@@ -308,14 +309,42 @@ static const Registry &registry() {
 #pragma GCC visibility push(default)
 extern "C" {
 
-// All handlers, one per line: name and operands, with '|' between them.
-const char *vm_handlers() {
-  static const std::string names = [] {
-    std::string all;
-    for (const auto &[name, entry] : registry()) all += name + "|" + entry.operands + "\n";
-    return all;
+// All instructions, one per line, with '|' between: name, operands, category, effect, rule for what is undefined, whether
+// that reports; spaces that it reads, that it writes; operands: the address that it reads, that it writes, the first that
+// goes to memory (-1: none); whether it goes by elements.
+const char *vm_instructions() {
+  static const std::string all = [] {
+    constexpr const char *effects[] = {
+#define X(name) #name,
+        EFFECTS(X)
+#undef X
+    };
+    constexpr const char *rules[] = {
+#define X(name, rule) #name "|0|",
+#define REPORTED(name, rule) #name "|1|",
+        UNDEFINED_RULES(X, REPORTED)
+#undef X
+#undef REPORTED
+    };
+    const auto spaces = [](u32 set) {
+      std::string words;
+      for (const auto &[space, word] :
+           {std::pair(IN_GLOBAL, "global "), std::pair(IN_SHARED, "shared "), std::pair(IN_LOCAL, "local "),
+            std::pair(IN_CLUSTER, "cluster "), std::pair(IN_PARAM, "param ")})
+        if (set & space) words += word;
+      return words + "|";
+    };
+    std::string text;
+    for (const auto &[name, entry] : registry()) {
+      const About &about = entry.about;
+      text += name + "|" + entry.operands + "|" + about.category + "|" + effects[u32(about.effect)] + "|" +
+              rules[u32(about.undefined)] + spaces(about.reads) + spaces(about.writes);
+      for (const u32 operand : {about.from, about.to, about.values}) text += std::to_string(s32(operand)) + "|";
+      text += about.elements ? "1\n" : "0\n";
+    }
+    return text;
   }();
-  return names.c_str();
+  return all.c_str();
 }
 
 // Flags and kinds of instructions: name and number, one per line.
@@ -392,7 +421,8 @@ const char *vm_problems() {
           ;
 }
 
-// names: one per line. words, for each instruction: name, guard, negate, flags, kind, target, count, operands.
+// Null if an instruction is none of the machine's. names: one per line. words, for each instruction: name, guard, negate,
+// flags, kind, target, count, operands.
 // header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
 // constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
 // bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the smallest store to global
@@ -401,17 +431,12 @@ const char *vm_problems() {
 // and their places. constants: offset, width, special, value of each. tables: length and entries of each.
 Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
                     const u32 *flows, u32 flow_words) {
-  std::vector<Handler> handlers;
-  std::vector<bool> storing;
-  std::vector<const char *> operands;
-  std::vector<std::string> handler_names;
+  std::vector<const Entry *> named, entries;  // by name, by instruction
   for (const char *at = names; *at;) {
     const char *end = strchr(at, '\n');
     const auto found = registry().find(std::string(at, end));
-    storing.push_back(!strncmp(at, "st.", 3));
-    handler_names.emplace_back(at, end);
-    operands.push_back(found == registry().end() ? "" : found->second.operands);
-    handlers.push_back(found == registry().end() ? nullptr : found->second.run);
+    if (found == registry().end()) return nullptr;
+    named.push_back(&found->second);
     at = end + 1;
   }
   Program *p = new Program;
@@ -427,7 +452,8 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
   p->words.assign(words, words + size);
   const u32 *at = p->words.data();
   for (u32 n = 0; n < header[0]; ++n, at += 7 + at[6]) {
-    Instr i{handlers[at[0]], at + 7, at[1], at[2], at[3], Kind(at[4]), at[5], n, at[6]};
+    entries.push_back(named[at[0]]);
+    Instr i{named[at[0]]->run, at + 7, at[1], at[2], at[3], Kind(at[4]), at[5], n, at[6]};
     p->code.push_back(i);
   }
   if (flow_words) {
@@ -441,16 +467,14 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
       f.offsets.assign(at + 3, at + 3 + f.targets + f.sources);
       at += 3 + f.targets + f.sources;
     }
-    std::vector<std::string> by_pc;
-    for (const Instr &i : p->code) by_pc.push_back(handler_names[i.o[-7]]);
-    p->follow(by_pc);
+    p->follow(entries);
   }
   std::vector<u32> polls(1, 0);  // before each instruction
   for (const Instr &i : p->code) polls.push_back(polls.back() + (i.kind != Kind::BRANCH && i.flags & STRONG));
   for (Instr &i : p->code)
     if (i.kind == Kind::BRANCH && i.target <= i.pc && polls[i.pc] != polls[i.target]) i.flags |= STRONG;
   std::vector<u32> stores(1, 0);  // likewise
-  for (const Instr &i : p->code) stores.push_back(stores.back() + storing[i.o[-7]]);
+  for (const Entry *entry : entries) stores.push_back(stores.back() + (entry->about.effect == Effect::STORES));
   for (const Instr &i : p->code)
     if (i.kind == Kind::BRANCH && i.target <= i.pc && i.pc - i.target < LONGEST_SPIN &&
         stores[i.pc] == stores[i.target])
@@ -462,9 +486,9 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
     p->tables.emplace_back(tables + n + 1, tables + n + 1 + tables[n]);
     n += 1 + tables[n];
   }
-  for (const Instr &i : p->code) p->stores.push_back(storing[i.o[-7]] || handler_names[i.o[-7]] == "stmatrix");
+  for (const Entry *entry : entries) p->stores.push_back(entry->about.effect == Effect::STORES);
   p->find_rounds();
-  p->find_products(handler_names, operands);
+  p->find_products(entries);
   return p;
 }
 

@@ -64,7 +64,7 @@ static bool each(Warp &w, const Instr &i, u32 mask, u32 base, u32 offset, u32 sh
       b.report(Problem::MBARRIER_GONE, i.pc, b.thread(w, lane), address[lane], 8, MANY_THREADS, NO_PC, there->index);
       here &= ~(1u << lane);
     }
-    if (here && !check_access(w, i, here, space, address, 8, 8, look(address, here, 8))) return false;
+    if (!access(w, i, {here, space, address, 8, 8, UNCOUNTED, UNTRACED, Noted::BY_CALLER})) return false;
     if (space != Space::SHARED && space != Space::CLUSTER) {
       b.report(Problem::SHARED_BOUNDS, i.pc, b.thread(w, __builtin_ctz(here)), address[__builtin_ctz(here)], 8);
       b.halt();
@@ -182,8 +182,7 @@ static void change(Warp &w, const Instr &i, u32 m) {
     alignas(64) u64 address[LANES];
     addresses(w, i.o[1], i.o[2], i.o[3] & 1, address);
     for (u64 &a : address) a &= ~WINDOW_MASK;
-    if (!check_access(w, i, m, Space::SHARED, address, 8, 8, look(address, m, 8))) return;
-    b.shadow_write(w, m, address, 8, i, nullptr);
+    if (!access(w, i, {m, Space::SHARED, address, 8, 8, UNCOUNTED, UNTRACED, Noted::WRITTEN})) return;
   }
   u64 ended = 0;  // where this instruction has ended a phase
   each(w, i, m, i.o[1], i.o[2], i.o[3], what != INIT, [&](int lane, const Target &t) {
@@ -388,10 +387,10 @@ static void fence_init(Warp &w, const Instr &, u32) {
 }
 
 void register_mbarrier(Registry &r) {
-  enter(r, {{"mbarrier", change, "d8? s* n n n s4?"},
-            {"mbarrier.copies", arrive_after_copies, "s* n n n"},
-            {"fence.mbarrier_init", fence_init, ""},
-            {"mbarrier.test", test, "d0 s* n n s4? s8?"}});
+  enter(r, {{"mbarrier", change, "d8? s* n n n s4?", About::mbarrier(1, Undefined::ALL_OF_IT)},
+            {"mbarrier.copies", arrive_after_copies, "s* n n n", About::mbarrier(0, Undefined::ALL_OF_IT)},
+            {"fence.mbarrier_init", fence_init, "", About::does(Effect::ORDERS, "control", Undefined::NOTHING)},
+            {"mbarrier.test", test, "d0 s* n n s4? s8?", About::mbarrier(1, Undefined::ALL_OF_IT)}});
 }
 
 }  // namespace vm

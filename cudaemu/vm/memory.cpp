@@ -1,278 +1,10 @@
-// Loads, stores and atomics: check the addresses, count what they cost, note them in the shadow, then move the data.
+// Loads, stores and atomics: what moves the data, and what of it the sanitizer has to see lane by lane.
 #include <algorithm>
 
 #include "block.h"
 #include "half.h"
 
 namespace vm {
-
-// ---- what every access goes through ----
-
-// How many neighbouring lanes shared memory serves together: as many as 128 bytes go to, all 32 with 4 bytes each and
-// less, half the warp with 8, a quarter with 16; for loads twice as many if all lanes i and i ^ 1, or all i and i ^ 2,
-// want the same. Found on an H200, and equal there on all patterns of docs/hardware/banks.py.
-static u32 served_together(const u64 *address, u32 mask, u32 bytes, bool load) {
-  const u32 part = 128 / std::max(bytes, 4u);
-  for (const u32 bit : {1u, 2u}) {
-    bool same = load && part < LANES;
-    for (u32 lane = 0; lane < LANES && same; ++lane)
-      same = !(mask >> lane & mask >> (lane ^ bit) & 1) || address[lane] == address[lane ^ bit];
-    if (same) return 2 * part;
-  }
-  return part;
-}
-
-// Passes over the 32 banks of 4 bytes that an access needs, `part` lanes at a time. A pass delivers one 4-byte word of
-// each bank to all lanes that want it.
-static u32 wavefronts(const u64 *address, u32 mask, u32 bytes, u32 part) {
-  const u32 width = std::max(bytes, 4u), banks = 128 / width,
-            width_log2 = __builtin_ctz(width);  // wide: several as one
-  u32 passes = 0;
-  for (u32 first = 0; first < LANES; first += part) {
-    u32 word[LANES], busy = 0, count = 0;
-    for (u32 rest = (mask >> first) & (part == LANES ? ALL : (1u << part) - 1); rest; rest &= rest - 1) {
-      word[count] = u32(address[first + __builtin_ctz(rest)]) >> width_log2;
-      busy |= 1u << (word[count++] & (banks - 1));
-    }
-    if (u32(__builtin_popcount(busy)) == count) {  // each has a bank for itself
-      passes += count != 0;
-      continue;
-    }
-    u32 used[LANES][LANES], most = 0;  // the different words that each bank must deliver
-    u8 different[LANES] = {};
-    for (u32 n = 0; n < count; ++n) {
-      const u32 bank = word[n] & (banks - 1);
-      u32 k = 0;
-      while (k < different[bank] && used[bank][k] != word[n]) ++k;
-      if (k == different[bank]) used[bank][different[bank]++] = word[n];
-      most = std::max<u32>(most, different[bank]);
-    }
-    passes += most;
-  }
-  return passes;
-}
-
-static u32 minimum_wavefronts(u32 mask, u32 part) {
-  u32 passes = 0;
-  for (u32 first = 0; first < LANES; first += part)
-    passes += (mask >> first & (part == LANES ? ALL : (1u << part) - 1)) != 0;
-  return passes;
-}
-
-Pattern look(const u64 *address, u32 mask, u32 bytes) {
-  const u64 first = address[__builtin_ctz(mask)];
-  u64 low = ~u64(0), high = 0, bits = 0, unlike = 0, gap = 0;
-  for (u32 lane = 0; lane < LANES; ++lane) {
-    const u64 here = u64(0) - (mask >> lane & 1), a = address[lane];
-    low = std::min(low, a | ~here);
-    high = std::max(high, a & here);
-    bits |= a & here;
-    unlike |= (a ^ first) & here;
-    gap |= a ^ (first + lane * bytes);
-  }
-  return {low, high, bits, unlike == 0, mask == ALL && gap == 0};
-}
-
-// Different 32-byte sectors that the lanes touch.
-static u32 sectors(const u64 *address, u32 mask, u32 bytes, const Pattern &p) {
-  const u64 low = p.low >> 5, high = (p.high + bytes - 1) >> 5;
-  if (p.same || p.row) return high - low + 1;
-  if (high - low < 64) {
-    u64 touched = 0;
-    for (int lane = 0; lane < LANES; ++lane) {
-      const u64 begin = (address[lane] >> 5) - low, end = ((address[lane] + bytes - 1) >> 5) - low;
-      touched |= mask >> lane & 1 ? 1ull << (begin & 63) | 1ull << (end & 63) : 0;
-    }
-    return __builtin_popcountll(touched);
-  }
-  alignas(64) u64 sector[LANES];  // far apart; an access lies within one, for it is aligned and has 32 bytes at most
-  for (u32 lane = 0; lane < LANES; ++lane) sector[lane] = mask >> lane & 1 ? address[lane] >> 5 : ~u64(lane);
-  u32 count = 0;
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    const u32 lane = __builtin_ctz(rest);
-    const u64 mine = sector[lane];
-    count += u32(__builtin_ctz(ballot([mine](u64 other) { return other == mine; }, sector))) == lane;
-  }
-  return count;
-}
-
-const Allocation *find(const Launch &l, u64 address, u32 bytes) {
-  auto at = std::upper_bound(l.allocations.begin(), l.allocations.end(), address, [](u64 a, const Allocation &b) {
-    return a < b.base;
-  });
-  if (at != l.allocations.begin() && within(address, bytes, (at - 1)->base, (at - 1)->size)) return &*(at - 1);
-  const Allocation *object = l.heap ? l.heap->find(address) : nullptr;
-  return object && within(address, bytes, object->base, object->size) ? object : nullptr;
-}
-
-// Whether calls have filled most of a thread's stack: what lies beyond it then is the next call's, and no array's.
-static bool deep(const Warp &w, u32 mask) {
-  const Program &p = w.block->program;
-  if (p.stack == NO_PC) return false;
-  const u64 *stack = w.reg<u64>(p.stack), room = p.local_bytes - p.local_static;
-  return mask & ballot([=](u64 at) { return at > p.local_static + room / 2; }, stack);
-}
-
-bool check_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, u32 align,
-                  const Pattern &p) {
-  Block &b = *w.block;
-  const auto fail = [&](Problem problem, auto is_bad, u64 window = 0) {
-    for (int lane = 0; lane < LANES; ++lane)
-      if ((mask >> lane & 1) && is_bad(address[lane])) {
-        b.report(problem, i.pc, b.thread(w, lane), address[lane] | window, bytes);
-        break;
-      }
-    b.halt();
-    return false;
-  };
-  if (space == Space::GLOBAL) {
-    const auto holds = [&](const Allocation *at) {
-      return at && p.low >= at->base && within(p.high, bytes, at->base, at->size);
-    };
-    if (!holds(b.last)) b.last = find(b.launch, p.low, bytes);
-    b.only = holds(b.last) ? b.last : nullptr;
-    const Allocation *last = b.last;
-    if (!b.only)
-      for (int lane = 0; lane < LANES; ++lane) {
-        if (!(mask >> lane & 1)) continue;
-        const u64 a = address[lane];
-        if (last && within(a, bytes, last->base, last->size)) continue;
-        last = b.last = find(b.launch, a, bytes);
-        if (!last)
-          return fail(a < 65536 ? Problem::NULL_POINTER : Problem::GLOBAL_BOUNDS, [a](u64 x) { return x == a; });
-      }
-  } else if (space == Space::CLUSTER) {
-    if (!b.visit_allowed(w, i, mask, address, bytes)) return false;
-  } else {
-    const u64 size = space == Space::SHARED ? b.launch.shared_bytes : b.program.local_bytes;
-    if (within(p.high, bytes, 0, size)) {
-    } else if (space == Space::SHARED && within(p.high, bytes, 0, b.launch.shared_window)) {
-      for (u32 rest = mask; rest; rest &= rest - 1)
-        if (const int lane = __builtin_ctz(rest); !within(address[lane], bytes, 0, size))
-          b.report(Problem::SHARED_PAST_END, i.pc, b.thread(w, lane), address[lane], bytes);
-    } else if (space == Space::LOCAL && deep(w, mask)) {
-      b.report(Problem::STACK_OVERFLOW, i.pc, b.thread(w, __builtin_ctz(mask)), size - b.program.local_static, 0);
-      b.halt();
-      return false;
-    } else
-      return fail(space == Space::SHARED ? Problem::SHARED_BOUNDS : Problem::LOCAL_BOUNDS, [=](u64 x) {
-        return !within(x, bytes, 0, size);
-      });
-  }
-  if (p.bits & (align - 1)) {
-    const bool shared = space == Space::SHARED || space == Space::CLUSTER;
-    const u64 window = shared ? SHARED_WINDOW : space == Space::LOCAL ? LOCAL_WINDOW : 0;
-    return fail(Problem::MISALIGNED, [=](u64 x) { return (x & (align - 1)) != 0; }, window);
-  }
-  return true;
-}
-
-void count_access(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p,
-                  bool load) {
-  Counters &c = w.block->counters[i.pc];
-  const u64 wanted = u64(__builtin_popcount(mask)) * bytes;
-  if (space == Space::CLUSTER) {
-    ++c.cluster_requests;
-    c.cluster_bytes += wanted;
-    return;
-  }
-  ++c.requests;
-  c.bytes += wanted;
-  if (space == Space::GLOBAL) c.sectors += sectors(address, mask, bytes, p);
-  if (space != Space::SHARED) return;
-  const u32 part = served_together(address, mask, bytes, load);
-  const u32 minimum = minimum_wavefronts(mask, part);
-  const u32 passes = p.same || p.row ? minimum : wavefronts(address, mask, bytes, part);
-  c.wavefronts += passes;
-  c.conflicts += passes - minimum;
-}
-
-// Sectors that L2 sends for a copy of 16 bytes per lane past L1: a sector of global memory as often as there are sectors
-// of shared memory to which it goes. Found on an H200, and equal there on all patterns of docs/hardware/banks.py.
-static u32 copied_sectors(const u64 *from, const u64 *to, u32 mask) {
-  u64 pairs[LANES][2];
-  u32 count = 0;
-  for (u32 lane = 0; lane < LANES; ++lane) {
-    if (!(mask >> lane & 1)) continue;
-    const u64 source = from[lane] >> 5, target = to[lane] >> 5;
-    u32 k = count;  // from the last backwards: neighbours mostly share theirs
-    while (k && (pairs[k - 1][0] != source || pairs[k - 1][1] != target)) --k;
-    if (!k) pairs[count][0] = source, pairs[count++][1] = target;
-  }
-  return count;
-}
-
-// A cp.async: shared memory's banks do not show in it, for the hardware counts no wavefronts of it.
-void count_copy(Warp &w, const Instr &i, u32 mask, u32 reading, const u64 *from, const u64 *to, u32 bytes,
-                bool past_l1) {
-  Counters &c = w.block->counters[i.pc];
-  ++c.requests;
-  c.bytes += u64(__builtin_popcount(mask)) * bytes;
-  if (past_l1)
-    c.sectors += copied_sectors(from, to, reading);
-  else if (reading)
-    c.sectors += sectors(from, reading, bytes, look(from, reading, bytes));
-}
-
-void trace_access(Warp &w, const Instr &i, u32 mask, Space space, TraceKind kind, const u64 *address, u32 bytes) {
-  Block &b = *w.block;
-  Launch &l = b.launch;
-  for (int lane = 0; lane < LANES; ++lane)
-    if ((mask >> lane & 1) && l.traced.fetch_add(1, std::memory_order_relaxed) < l.trace_limit)
-      b.trace.push_back({0, u8(space), u8(kind), u32(b.index), b.thread(w, lane), w.seq, i.pc, bytes, address[lane]});
-  ++w.seq;
-}
-
-// Of an access by elements: has each at least one byte that somebody has written? The rest may pad a structure.
-// `element`: larger than the access if what pads it is a part by itself: what lies around it then, as far as there is `all`.
-static bool each_written(const Allocation &all, u64 address, u32 bytes, u32 element) {
-  const u64 end = all.base + all.size;
-  for (u64 at = address & ~u64(element - 1); at < address + bytes; at += element) {
-    const u64 from = std::max(at, all.base), to = std::min(at + element, end);
-    if (!memchr(all.written + (from - all.base), 1, to - from)) return false;
-  }
-  return true;
-}
-
-static bool all_written(const u8 *written, u32 bytes) {
-  switch (bytes) {
-    case 1:
-      return *written;
-    case 2:
-      return bits_of<u16>(written) == 0x0101;
-    case 4:
-      return bits_of<u32>(written) == 0x01010101;
-    case 8:
-      return bits_of<u64>(written) == 0x0101010101010101;
-    default:
-      return !memchr(written, 0, bytes);
-  }
-}
-
-// The bytes of global memory that have been written: marked by stores, checked by loads.
-// `element`: bytes of which it is enough that some have been written: what is read into one register, or (MAY_PAD) around.
-void note_global(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, bool store, const Pattern &p,
-                 u32 element) {
-  Block &b = *w.block;
-  if (b.only && !b.only->written) return;
-  if (b.only && (p.row || p.same)) {
-    u8 *written = b.only->written + (p.low - b.only->base);
-    const u32 all = p.row ? LANES * bytes : bytes;
-    if (store) return void(memset(written, 1, all));
-    if (!memchr(written, 0, all)) return;
-  }
-  for (int lane = 0; lane < LANES; ++lane) {
-    if (!(mask >> lane & 1)) continue;
-    const u64 a = address[lane];
-    if (!(b.last && within(a, bytes, b.last->base, b.last->size))) b.last = find(b.launch, a, bytes);
-    if (!b.last || !b.last->written) continue;
-    u8 *written = b.last->written + (a - b.last->base);
-    if (store)
-      memset(written, 1, bytes);
-    else if (!all_written(written, bytes) && !(element && each_written(*b.last, a, bytes, element)))
-      b.report(Problem::GLOBAL_UNINITIALISED, i.pc, b.thread(w, lane), a, bytes);
-  }
-}
 
 // The warp has read what others may be about to write: `seen`, of each lane, from `host`.
 template <class T>
@@ -465,16 +197,8 @@ static void store_row(Warp &w, const Instr &i, const Shape &s, Space space, u64 
   }
 }
 
-// What the sanitizer notes of a load.
-static void note_load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, u32 bytes, const Pattern &p) {
-  Block &b = *w.block;
-  if (space == Space::GLOBAL) {
-    note_global(w, i, mask, address, bytes, false, p, i.flags & MAY_PAD ? around(i) : Shape(i.o[2]).bytes);
-    b.race_read(w, i, mask, address, bytes, p);
-  }
-  if (space == Space::SHARED) b.shadow_read(w, mask, address, bytes, i, p, false);
-  if (space == Space::CLUSTER) b.visit(w, i, mask, address, bytes, false, strength(i), nullptr);
-}
+// Of a load: bytes of which it is enough that some have been written: those of one register, or (MAY_PAD) around it.
+static u32 element_of(const Instr &i) { return i.flags & MAY_PAD ? around(i) : Shape(i.o[2]).bytes; }
 
 // A compiler may move a load above a short-circuit. In a lane where the other predicate decides, the value is not used:
 // there it does not count as read. o of the predicate: its result, two sources, which of them does not come of the
@@ -497,9 +221,10 @@ static void settle(Warp &w, const Instr &i, u32 m) {
         std::copy(s.address, s.address + LANES, address);
         Space space;
         const u32 here = next_space(b, &left, address, &space);
-        const Pattern p = look(address, here, bytes);
-        if (space == Space::LOCAL || !check_access(w, load, here, space, address, bytes, bytes, p)) continue;
-        note_load(w, load, here, space, address, bytes, p);
+        if (space == Space::LOCAL) continue;
+        Access a(here, space, address, bytes, bytes, UNCOUNTED, UNTRACED, Noted::READ);
+        a.element = element_of(load);
+        access(w, load, a);
       }
       s.mask &= ~m;
     }
@@ -511,24 +236,14 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
   Block &b = *w.block;
-  const Pattern p = look(address, mask, bytes);
-  if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, bytes, p, true);
-  if (b.traced) trace_access(w, i, mask, space, LOAD, address, bytes);
-  if (b.launch.sanitize) {
-    if (i.flags & SPECULATED) {
-      Speculated later{i.pc, mask, {}};
-      for (int lane = 0; lane < LANES; ++lane)
-        later.address[lane] = address[lane] | (space == Space::SHARED ? SHARED_WINDOW : 0);
-      w.speculated.push_back(later);
-    } else
-      note_load(w, i, mask, space, address, bytes, p);
-  }
+  const Elements elements{s.bytes, s.reg, s.count, s.sign, i.o + 3};
+  Access a(mask, space, address, bytes, bytes, IN_FULL | AS_LOAD, LOAD,
+           i.flags & SPECULATED ? Noted::IF_IT_MATTERS : Noted::READ);
+  a.element = element_of(i), a.elements = &elements;
+  if (!access(w, i, a)) return;
   ++w.reads;
-  const bool gap = i.flags & MAY_PAD && i.flags & TRACKED && b.launch.sanitize && s.around > bytes;
-  const bool undefined = gap || b.holds_undefined(space);
-  if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG) && !undefined)
-    return load_row(w, i, s, space, p.low);
+  if (a.p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG))
+    return load_row(w, i, s, space, a.p.low);
   u64 from[LANES];
   host_pointers(w, space, address, from);
   alignas(64) u8 seen[LANES][32];
@@ -545,7 +260,6 @@ static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *addr
   }
   for (u32 n = 0; n < s.count; ++n)
     if (i.o[3 + n] != ALL) load_element(w, s, i.o[3 + n], from, n * s.bytes, mask);
-  if (undefined) undefined_load(w, i, mask, space, address, s.bytes, s.sign, s.reg, s.count, i.o + 3);
 }
 
 // What the sanitizer notes of a store or an atomic in global memory, and the access itself, are one: no other block that
@@ -575,12 +289,12 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
   Block &b = *w.block;
-  const Pattern p = look(address, mask, bytes);
-  if (!check_access(w, i, mask, space, address, bytes, bytes, p)) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, bytes, p);
-  if (b.traced) trace_access(w, i, mask, space, STORE, address, bytes);
+  const Elements elements{s.bytes, s.reg, s.count, s.sign, i.o + 3};
+  Access a(mask, space, address, bytes, bytes, IN_FULL, STORE, Noted::BY_CALLER);
+  a.elements = &elements;
+  if (!access(w, i, a)) return;
+  const Pattern &p = a.p;
   const Change change(w, space);
-  if (b.launch.sanitize) undefined_store(w, i, mask, space, address, s.bytes, s.reg, s.count, i.o + 3);
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
   const Together together(b, sanitize && space == Space::GLOBAL, mask, address, bytes, p);
   if (p.row && space != Space::LOCAL && s.reg == s.bytes && !(i.flags & STRONG)) {
@@ -688,7 +402,7 @@ static void to_generic(u64 *address) {
 }
 
 template <void (*ACCESS)(Warp &, const Instr &, u32, Space, const u64 *), int SPACE>
-static void access(Warp &w, const Instr &i, u32 m) {
+static void in_space(Warp &w, const Instr &i, u32 m) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[0], i.o[1], Shape(i.o[2]).wide, address);
   if (Space(SPACE) == Space::CLUSTER) to_generic(address);
@@ -746,10 +460,9 @@ u128 exchange_if(u128 *cell, u128 old, u128 next) {
 template <class T>
 static void atomic(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address, Operation<T> f) {
   Block &b = *w.block;
-  const Pattern p = look(address, mask, sizeof(T));
-  if (!check_access(w, i, mask, space, address, sizeof(T), sizeof(T), p)) return;
-  if (b.launch.count) count_access(w, i, mask, space, address, sizeof(T), p);
-  if (b.traced) trace_access(w, i, mask, space, ATOMIC, address, sizeof(T));
+  const Access a(mask, space, address, sizeof(T), sizeof(T), IN_FULL, ATOMIC, Noted::BY_CALLER);
+  if (!access(w, i, a)) return;
+  const Pattern &p = a.p;
   const bool sanitize = b.launch.sanitize && space != Space::LOCAL;
   const bool reads = i.o[0] != ALL || i.o[5] != ALL || !(i.flags & SIGNAL);  // but for an exchange for the store's sake
   const Together together(b, sanitize && space == Space::GLOBAL, mask, address, sizeof(T), p);
@@ -802,15 +515,17 @@ static void atomic_any(Warp &w, const Instr &i, u32 m, Operation<T> f) {
   : sizeof(T) == 4 ? "d4? s* n n s4 s4?" \
   : sizeof(T) == 8 ? "d8? s* n n s8 s8?" \
                    : "d16? s* n n s16 s16?"
-#define ATOM(name, T, expr)                                                                                \
+#define ATOM(name, T, expr) ATOMIC_OF(Effect::UPDATES, name, T, expr)
+#define ATOMIC_OF(effect, name, T, expr)                                                                   \
   {"atom." name,                                                                                           \
    [](Warp &w, const Instr &i, u32 m) {                                                                    \
      atomic_any<T>(w, i, m, []([[maybe_unused]] T a, T x, [[maybe_unused]] T y) -> T { return T(expr); }); \
    },                                                                                                      \
-   ATOM_OPERANDS(T)}
+   ATOM_OPERANDS(T), About::updates(effect, 1, 4)}
+#define EXCHANGE(name, T) ATOMIC_OF(Effect::OVERWRITES, name, T, x)
 #define ATOM_INTEGER(u, s, U, S)                                                                        \
   ATOM("add." u, U, a + x), ATOM("and." u, U, a &x), ATOM("or." u, U, a | x), ATOM("xor." u, U, a ^ x), \
-      ATOM("exch." u, U, x), ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)),      \
+      EXCHANGE("exch." u, U), ATOM("cas." u, U, a == x ? y : a), ATOM("min." u, U, std::min(a, x)),     \
       ATOM("max." u, U, std::max(a, x)), ATOM("min." s, U, S(a) < S(x) ? a : x),                        \
       ATOM("max." s, U, S(a) > S(x) ? a : x)
 
@@ -831,7 +546,7 @@ static void atomic_vector(Warp &w, const Instr &i, u32 m, Operation<T> f) {
   Space space = Space(i.o[2] & 255);
   if (space == Space::CLUSTER) to_generic(address);
   if (space >= Space::GENERIC) next_space(*w.block, &left, address, &space);
-  if (!check_access(w, i, m, space, address, whole, whole, look(address, m, whole))) return;
+  if (!access(w, i, {m, space, address, whole, whole, UNCOUNTED, UNTRACED, Noted::BY_CALLER})) return;
   for (u32 n = 0; n < count && !w.block->stopped; ++n) {
     const u32 operands[] = {i.o[4 + n], 0, 0, 0, i.o[4 + count + n], ALL};
     Instr one = i;
@@ -843,7 +558,7 @@ static void atomic_vector(Warp &w, const Instr &i, u32 m, Operation<T> f) {
 #define ATOM_VECTOR(name, T, expr)                                                                              \
   {"atom." name,                                                                                                \
    [](Warp &w, const Instr &i, u32 m) { atomic_vector<T>(w, i, m, [](T a, T x, T) -> T { return T(expr); }); }, \
-   "s* n n n d*?+ s*+"}
+   "s* n n n d*?+ s*+", About::updates(Effect::UPDATES_MANY, 0, 4)}
 
 template <class T>
 static T extreme(T a, T x, bool most, Format format);
@@ -862,35 +577,43 @@ u32 extreme(u32 a, u32 x, bool most, Format format) {
       ATOM_VECTOR("max.vector." type, T, extreme<T>(a, x, true, FORMAT))
 
 void register_memory(Registry &r) {
+  const auto load_of = [](const char *category, u32 space) {
+    return About::loads(category, space, 0, Undefined::ADDRESS).by_elements();
+  };
+  const auto store_of = [](const char *category, u32 space) {
+    return About::stores(category, space, 0, 3, Undefined::ADDRESS).by_elements();
+  };
+  const auto settles = [](Undefined undefined) { return About::computes("predicate", undefined); };
+  constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
   const char *const loads = "s* n n d*?+", *const stores = "s* n n s*+";
   enter(r,
-        {{"ld.global", access<load, 0>, loads},
-         {"ld.shared", access<load, 1>, loads},
-         {"ld.local", access<load, 2>, loads},
-         {"ld.generic", access<load, 3>, loads},
-         {"ld.cluster", access<load, 4>, loads},
-         {"st.global", access<store, 0>, stores},
-         {"st.shared", access<store, 1>, stores},
-         {"st.local", access<store, 2>, stores},
-         {"st.generic", access<store, 3>, stores},
-         {"st.cluster", access<store, 4>, stores},
-         {"ld.param", load_param, loads},
-         {"or.pred.settling", settle<false>, "d0 s0 s0 n n+"},
-         {"and.pred.settling", settle<true>, "d0 s0 s0 n n+"},
+        {{"ld.global", in_space<load, 0>, loads, load_of("load.global", IN_GLOBAL)},
+         {"ld.shared", in_space<load, 1>, loads, load_of("load.shared", IN_SHARED)},
+         {"ld.local", in_space<load, 2>, loads, load_of("load.local", IN_LOCAL)},
+         {"ld.generic", in_space<load, 3>, loads, load_of("load.generic", IN_ALL)},
+         {"ld.cluster", in_space<load, 4>, loads, load_of("load.cluster", IN_CLUSTER)},
+         {"st.global", in_space<store, 0>, stores, store_of("store.global", IN_GLOBAL)},
+         {"st.shared", in_space<store, 1>, stores, store_of("store.shared", IN_SHARED)},
+         {"st.local", in_space<store, 2>, stores, store_of("store.local", IN_LOCAL)},
+         {"st.generic", in_space<store, 3>, stores, store_of("store.generic", IN_ALL)},
+         {"st.cluster", in_space<store, 4>, stores, store_of("store.cluster", IN_CLUSTER)},
+         {"ld.param", load_param, loads, load_of("move", IN_PARAM)},
+         {"or.pred.settling", settle<false>, "d0 s0 s0 n n+", settles(Undefined::OR)},
+         {"and.pred.settling", settle<true>, "d0 s0 s0 n n+", settles(Undefined::AND)},
          {"fence.proxy.async",
           [](Warp &w, const Instr &, u32) {
             if (w.block->launch.sanitize) w.block->fence_proxy(w);
           },
-          ""},
+          "", orders},
          {"fence",
           [](Warp &w, const Instr &i, u32) {  // o: beyond the block
             std::atomic_thread_fence(std::memory_order_seq_cst);
             if (w.block->launch.sanitize) w.block->fence(w, i.o[0]);
           },
-          "n"}});
+          "n", orders}});
   enter(r, {ATOM_INTEGER("u32", "s32", u32, s32), ATOM_INTEGER("u64", "s64", u64, s64),
             ATOM("inc.u32", u32, a >= x ? 0 : a + 1), ATOM("dec.u32", u32, a == 0 || a > x ? x : a - 1),
-            ATOM("cas.u16", u16, a == x ? y : a), ATOM("cas.u128", u128, a == x ? y : a), ATOM("exch.u128", u128, x),
+            ATOM("cas.u16", u16, a == x ? y : a), ATOM("cas.u128", u128, a == x ? y : a), EXCHANGE("exch.u128", u128),
             ATOM("add.f32", u32, as<u32>(as<float>(a) + as<float>(x))),
             ATOM("add.f64", u64, as<u64>(as<double>(a) + as<double>(x))),
             ATOM_VECTOR("add.vector.f32", u32, as<u32>(as<float>(a) + as<float>(x))),

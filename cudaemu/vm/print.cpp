@@ -138,7 +138,8 @@ static void assert_fail(Warp &w, const Instr &i, u32 m) {
 }
 
 void register_print(Registry &r) {
-  enter(r, {{"vprintf", print, "s8 n n n"}, {"assertfail", assert_fail, "s8 n n n n n"}});
+  constexpr About serves = About::does(Effect::SERVES, "other", Undefined::NOTHING);
+  enter(r, {{"vprintf", print, "s8 n n n", serves}, {"assertfail", assert_fail, "s8 n n n n n", serves}});
 }
 
 }  // namespace vm

@@ -18,26 +18,9 @@ static u32 row_lanes(u32 matrices) { return matrices == 4 ? ALL : (1u << 8 * mat
 // One access of the warp. `for_warp`: what a lane loads goes to other lanes.
 static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind, bool load,
                   bool for_warp) {
-  Block &b = *w.block;
-  const Pattern p = look(address, m, bytes);
-  if (!check_access(w, i, m, space, address, bytes, bytes, p)) return false;
-  if (b.launch.count) count_access(w, i, m, space, address, bytes, p);
-  if (b.traced) trace_access(w, i, m, space, kind, address, bytes);
   ++w.reads;
-  if (!b.launch.sanitize) return true;
-  if (space == Space::GLOBAL) {
-    note_global(w, i, m, address, bytes, !load, p);
-    if (load)
-      b.race_read(w, i, m, address, bytes, p);
-    else
-      b.race_write(w, i, m, address, bytes, nullptr, false);
-  }
-  if (space != Space::SHARED) return true;
-  if (load)
-    b.shadow_read(w, m, address, bytes, i, p, for_warp);
-  else
-    b.shadow_write(w, m, address, bytes, i, nullptr);
-  return true;
+  const Noted noted = !load ? Noted::WRITTEN : for_warp ? Noted::READ_FOR_WARP : Noted::READ;
+  return access(w, i, {m, space, address, bytes, bytes, IN_FULL, kind, noted});
 }
 
 // What is undefined moves like the values: `move` with both frames, and both memories, exchanged. `rows`: of shared memory.
@@ -330,38 +313,21 @@ static void copy_async(Warp &w, const Instr &i, u32 m) {
   const u32 size = i.o[6], ignored = i.o[8] == ALL ? 0 : w.pred(i.o[8]) ^ (i.flags & NOT_PRED ? ALL : 0);
   Copy copy;
   copy.mask = m, copy.size = size, copy.pc = i.pc, copy.number = ++w.copies_issued;
-  u32 whole = 0, part = 0;
+  u32 reading = 0, part = 0;
   for (int lane = 0; lane < LANES; ++lane) {
     to[lane] &= ~WINDOW_MASK, from[lane] &= ~WINDOW_MASK;
     const u32 bytes = ignored >> lane & 1 ? 0 : i.o[7] == ALL ? size : std::min(w.reg<u32>(i.o[7])[lane], size);
     copy.copied[lane] = bytes;
     copy.destination[lane] = u32(to[lane]), copy.source[lane] = from[lane];
     copy.group[lane] = w.copy_group[lane];
-    whole |= u32(bytes == size) << lane;
+    reading |= u32(bytes != 0) << lane;
     part |= u32(bytes != 0 && bytes != size) << lane;
   }
-  whole &= m, part &= m;
-  const u32 reading = whole | part;
-  const Pattern target = look(to, m, size), origin = whole ? look(from, whole, size) : Pattern{};
-  for (u32 rest = part; rest; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
-    const u32 alone = 1u << lane, bytes = copy.copied[lane];
-    if (!check_access(w, i, alone, Space::GLOBAL, from, bytes, size, look(from, alone, bytes))) return;
-  }
-  if (whole && !check_access(w, i, whole, Space::GLOBAL, from, size, size, origin)) return;
-  if (!check_access(w, i, m, Space::SHARED, to, size, size, target)) return;
-  if (b.launch.count) count_copy(w, i, m, reading, from, to, size, i.o[9]);
-  if (b.traced) {
-    if (reading) trace_access(w, i, reading, Space::GLOBAL, CP_ASYNC, from, size), --w.seq;
-    trace_access(w, i, m, Space::SHARED, CP_ASYNC, to, size);
-  }
-  if (b.launch.sanitize) {
-    if (whole) {
-      note_global(w, i, whole, from, size, false, origin);
-      b.race_read(w, i, whole, from, size, origin);
-    }
-    b.shadow_write(w, m, to, size, i, nullptr, Cell::IN_FLIGHT);
-  }
+  Access source(reading & m, Space::GLOBAL, from, size, size, COST, CP_ASYNC, Noted::READ);
+  if (part & m) source.taken = copy.copied;
+  if (i.o[9]) source.past_l1_to = to;
+  // Shared memory's banks do not show in it, for the hardware counts no wavefronts of it.
+  if (!access(w, i, source, {m, Space::SHARED, to, size, size, REQUESTS | BYTES, CP_ASYNC, Noted::IN_FLIGHT})) return;
   w.copies.push_back(copy);
   if (b.cluster.noting) {
     const u32 lane = __builtin_ctz(m);
@@ -447,24 +413,31 @@ static void commit(Warp &w, u32 m) {
 void register_tensor(Registry &r) {
   const char *const product = "n n n n n n n d4+ s4+";
   const char *const product_of_fragments = "n n n n n n n n n d4+ s4+";
+  constexpr u32 spaces = IN_GLOBAL | IN_SHARED;  // generic addresses, too
+  constexpr About multiplies = About::does(Effect::MULTIPLIES, "mma", Undefined::PRODUCT);
+  constexpr About fragments = About::does(Effect::MULTIPLIES, "mma", Undefined::FRAGMENTS);
+  constexpr About loads = About::loads("ldmatrix", spaces, 0, Undefined::ADDRESS);  // wmma: as ptxas makes it of that
+  constexpr About stores = About::stores("store.generic", spaces, 0, 11, Undefined::ADDRESS);
+  constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
   enter(r,
-        {{"ldmatrix", load_matrix, "s* n n n n d4+"},
-         {"stmatrix", store_matrix, "s* n n n n s4+"},
-         {"movmatrix", transpose_matrix, "d4 s4"},
-         {"mma.f32", mma<float>, product},
-         {"mma.s32", mma<s32>, product},
-         {"mma.b1", mma<s32, true>, product},
-         {"mma.f64", mma<double>, "n n n n n n n d8+ s8+"},
-         {"wmma.load", wmma_move<true>, "s* n n n n n n n n s4? n d4+"},
-         {"wmma.store", wmma_move<false>, "s* n n n n n n n n s4? n s4+"},
-         {"wmma.load.f64", wmma_move<true>, "s* n n n n n n n n s4? n d8+"},
-         {"wmma.store.f64", wmma_move<false>, "s* n n n n n n n n s4? n s8+"},
-         {"wmma.mma", wmma_multiply<float>, product_of_fragments},
-         {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments},
-         {"cp.async", copy_async, "s* n n s* n n n s4? s0? n"},
-         {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, ""},
-         {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n"},
-         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, ""}});
+        {{"ldmatrix", load_matrix, "s* n n n n d4+", loads},
+         {"stmatrix", store_matrix, "s* n n n n s4+", About::stores("stmatrix", spaces, 0, 5, Undefined::ADDRESS)},
+         {"movmatrix", transpose_matrix, "d4 s4", About::does(Effect::EXCHANGES, "shuffle", Undefined::AS_BITS_MOVE)},
+         {"mma.f32", mma<float>, product, multiplies},
+         {"mma.s32", mma<s32>, product, multiplies},
+         {"mma.b1", mma<s32, true>, product, multiplies},
+         {"mma.f64", mma<double>, "n n n n n n n d8+ s8+", multiplies},
+         {"wmma.load", wmma_move<true>, "s* n n n n n n n n s4? n d4+", loads},
+         {"wmma.store", wmma_move<false>, "s* n n n n n n n n s4? n s4+", stores},
+         {"wmma.load.f64", wmma_move<true>, "s* n n n n n n n n s4? n d8+", loads},
+         {"wmma.store.f64", wmma_move<false>, "s* n n n n n n n n s4? n s8+", stores},
+         {"wmma.mma", wmma_multiply<float>, product_of_fragments, fragments},
+         {"wmma.mma.s32", wmma_multiply<s32>, product_of_fragments, fragments},
+         {"cp.async", copy_async, "s* n n s* n n n s4? s0? n",
+          About::transfers("cp.async", IN_GLOBAL, 3, IN_SHARED, 0, Undefined::ADDRESS)},
+         {"cp.async.commit_group", [](Warp &w, const Instr &, u32 m) { commit(w, m); }, "", orders},
+         {"cp.async.wait_group", [](Warp &w, const Instr &i, u32 m) { wait_copies(w, m, i.o[0]); }, "n", orders},
+         {"cp.async.wait_all", [](Warp &w, const Instr &, u32 m) { commit(w, m), wait_copies(w, m, 0); }, "", orders}});
 }
 
 }  // namespace vm

@@ -48,19 +48,6 @@ static const Texture *object(Warp &w, const Instr &i, const u64 *handle, bool su
   return found;
 }
 
-// Notes a read of a texel by each lane of the mask; false if the launch must stop.
-static bool note_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes) {
-  if (!mask) return true;
-  Block &b = *w.block;
-  const Pattern p = look(address, mask, bytes);
-  if (!check_access(w, i, mask, Space::GLOBAL, address, bytes, 1, p)) return false;
-  if (b.traced) trace_access(w, i, mask, Space::GLOBAL, LOAD, address, bytes);
-  if (!b.launch.sanitize) return true;
-  note_global(w, i, mask, address, bytes, false, p);
-  b.race_read(w, i, mask, address, bytes, p);
-  return true;
-}
-
 // Where texel `index` along an axis is to be found; -1: outside, in the border.
 static s64 place(s64 index, s64 size, u32 mode, bool normalized) {
   if (index >= 0 && index < size) return index;
@@ -144,7 +131,7 @@ static void fetch(Warp &w, const Instr &i, u32 mask) {
         address[lane] = t->base + at[0] * texel + at[1] * t->pitch + (at[2] + layer[lane]) * t->slice;
         inside |= u32(!outside) << lane;
       }
-      if (!note_read(w, i, inside, address, texel)) return;
+      if (!access(w, i, {inside, Space::GLOBAL, address, texel, 1, UNCOUNTED, LOAD, Noted::READ})) return;
       // Gathered are the texels (0, 1), (1, 1), (1, 0), (0, 0) around the point, in this order.
       constexpr u32 GATHERED[] = {3, 2, 0, 1};
       for (u32 rest = here; rest; rest &= rest - 1) {
@@ -217,16 +204,17 @@ static void load_surface(Warp &w, const Instr &i, u32 mask) {
   u64 handle[LANES], address[LANES];
   std::copy_n(w.reg<u64>(i.o[0]), LANES, handle);
   alignas(64) u8 value[LANES][16] = {};
+  const Elements elements{f.bytes, f.reg, f.count, false, i.o + 6};
   for (u32 left = mask, here, inside; left;) {
     const Texture *const t = object(w, i, handle, true, &left, &here);
     if (!t || !surface_places(w, i, f, *t, here, address, &inside)) return;
-    if (!note_read(w, i, inside, address, f.bytes * f.count)) return;
+    Access a(inside, Space::GLOBAL, address, f.bytes * f.count, 1, UNCOUNTED, LOAD, Noted::READ);
+    a.elements = &elements;
+    if (!access(w, i, a)) return;
     for (u32 rest = inside; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       memcpy(value[lane], reinterpret_cast<const u8 *>(address[lane]), f.bytes * f.count);
     }
-    if (w.block->holds_undefined(Space::GLOBAL))
-      undefined_load(w, i, inside, Space::GLOBAL, address, f.bytes, false, f.reg, f.count, i.o + 6);
   }
   if (w.block->launch.count) ++w.block->counters[i.pc].requests;
   ++w.reads;
@@ -251,19 +239,14 @@ static void store_surface(Warp &w, const Instr &i, u32 mask) {
       const int lane = __builtin_ctz(rest);
       memcpy(value[lane] + n * f.bytes, w.frame + i.o[6 + n] + lane * f.reg, f.bytes);
     }
+  const Elements elements{f.bytes, f.reg, f.count, false, i.o + 6};
   const Change change(w, Space::GLOBAL);
   for (u32 left = mask, here, inside; left;) {
     const Texture *const t = object(w, i, handle, true, &left, &here);
     if (!t || !surface_places(w, i, f, *t, here, address, &inside)) return;
-    if (!inside) continue;
-    const Pattern p = look(address, inside, bytes);
-    if (!check_access(w, i, inside, Space::GLOBAL, address, bytes, bytes, p)) return;
-    if (b.traced) trace_access(w, i, inside, Space::GLOBAL, STORE, address, bytes);
-    if (b.launch.sanitize) {
-      note_global(w, i, inside, address, bytes, true, p);
-      b.race_write(w, i, inside, address, bytes, value, false);
-      undefined_store(w, i, inside, Space::GLOBAL, address, f.bytes, f.reg, f.count, i.o + 6);
-    }
+    Access a(inside, Space::GLOBAL, address, bytes, bytes, UNCOUNTED, STORE, Noted::WRITTEN);
+    a.value = value, a.elements = &elements;
+    if (!access(w, i, a)) return;
     for (u32 rest = inside; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       memcpy(reinterpret_cast<u8 *>(address[lane]), value[lane], bytes);
@@ -273,9 +256,13 @@ static void store_surface(Warp &w, const Instr &i, u32 mask) {
 }
 
 void register_texture(Registry &r) {
-  enter(r, {{"tex", fetch, "s8 n s4? s4? s4? s4? d4? d4? d4? d4?"},
-            {"suld", load_surface, "s8 n s4? s4? s4? s4? d*?+"},
-            {"sust", store_surface, "s8 n s4? s4? s4? s4? s*+"}});
+  constexpr u32 handle = 0, registers = 6;
+  enter(r, {{"tex", fetch, "s8 n s4? s4? s4? s4? d4? d4? d4? d4?",
+             About::loads("texture", IN_GLOBAL, handle, Undefined::ALL_OF_IT)},
+            {"suld", load_surface, "s8 n s4? s4? s4? s4? d*?+",
+             About::loads("surface", IN_GLOBAL, handle, Undefined::ALL_OF_IT)},
+            {"sust", store_surface, "s8 n s4? s4? s4? s4? s*+",
+             About::stores("surface", IN_GLOBAL, handle, registers, Undefined::ALL_OF_IT)}});
 }
 
 }  // namespace vm

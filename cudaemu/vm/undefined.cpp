@@ -103,30 +103,41 @@ static void as_they_are_moved(Warp &w, const Instr &i, const Flow &f, u32 m) {
   for (u32 n = FIRST; n <= LAST; ++n) memcpy(w.undefined + i.o[n], zeros, bytes(n));
 }
 
+// These operands say where the bits go.
+constexpr Rule moved_by_2 = as_they_are_moved<2, 2>, moved_by_3 = as_they_are_moved<3, 3>;
+constexpr Rule moved_by_2_3 = as_they_are_moved<2, 3>, moved_by_3_4 = as_they_are_moved<3, 4>;
+
 static void shuffled(Warp &w, const Instr &i, const Flow &f, u32 m) {
   as_they_are_moved<3, 4>(w, i, f, m);
   if (i.o[1] != ALL) set_lanes(w, i.o[1], m, undefined_lanes(w, i.o[3]) | undefined_lanes(w, i.o[4]));
 }
 
-enum class Logic { AND, OR, XOR };
-
 // A bit that is 0 decides an `and`, one that is 1 an `or`.
-template <class T, Logic OP>
+template <class T, Undefined OP>
 static T undecided(T a, T b, T ua, T ub) {
-  if (OP == Logic::AND) return (ua & ub) | (ua & b) | (ub & a);
-  if (OP == Logic::OR) return T((ua & ub) | (ua & T(~b)) | (ub & T(~a)));
+  if (OP == Undefined::AND) return (ua & ub) | (ua & b) | (ub & a);
+  if (OP == Undefined::OR) return T((ua & ub) | (ua & T(~b)) | (ub & T(~a)));
   return ua | ub;
 }
-template <class T, Logic OP>
-static void logic(Warp &w, const Instr &i, const Flow &, u32 m) {
+template <class T, Undefined OP>
+static void logic_of(Warp &w, const Instr &i, u32 m) {
   const T *a = w.reg<T>(i.o[1]), *b = w.reg<T>(i.o[2]);
   const T *ua = reinterpret_cast<T *>(w.undefined + i.o[1]), *ub = reinterpret_cast<T *>(w.undefined + i.o[2]);
   lanes(m, reinterpret_cast<T *>(w.undefined + i.o[0]), undecided<T, OP>, a, b, ua, ub);
 }
-template <Logic OP>
-static void predicates(Warp &w, const Instr &i, const Flow &, u32 m) {
-  const u32 bad = undecided<u32, OP>(w.pred(i.o[1]), w.pred(i.o[2]), pred_at(w, i.o[1]), pred_at(w, i.o[2]));
-  set_lanes(w, i.o[0], m, bad);
+template <Undefined OP>
+static void logic(Warp &w, const Instr &i, const Flow &, u32 m) {
+  switch (w.block->program.width(i.o[0])) {
+    case 2:
+      return logic_of<u16, OP>(w, i, m);
+    case 4:
+      return logic_of<u32, OP>(w, i, m);
+    case 8:
+      return logic_of<u64, OP>(w, i, m);
+    default:
+      const u32 bad = undecided<u32, OP>(w.pred(i.o[1]), w.pred(i.o[2]), pred_at(w, i.o[1]), pred_at(w, i.o[2]));
+      set_lanes(w, i.o[0], m, bad);
+  }
 }
 
 // By trying both values of whatever is undefined.
@@ -211,15 +222,19 @@ static void warpgroup_product(Warp &w, const Instr &i, const Flow &f, u32 m) {
   nothing(w, i, f, m);
 }
 
-template <u32 ADDRESS>
-static void memory(Warp &w, const Instr &i, const Flow &f, u32 m) {
-  complain(w, i, Problem::UNDEFINED_ADDRESS, undefined_lanes(w, i.o[ADDRESS]) & m);
+static u32 undefined_addresses(const Warp &w, const Instr &i, const About &about) {
+  u32 bad = about.from == NO_OPERAND ? 0 : undefined_lanes(w, i.o[about.from]);
+  if (about.to != NO_OPERAND && about.to != about.from) bad |= undefined_lanes(w, i.o[about.to]);
+  return bad;
+}
+
+static void address(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  complain(w, i, Problem::UNDEFINED_ADDRESS, undefined_addresses(w, i, *f.about) & m);
   nothing(w, i, f, m);
 }
 
-template <u32 ADDRESS>
 static void atomic(Warp &w, const Instr &i, const Flow &f, u32 m) {
-  const u32 address = undefined_lanes(w, i.o[ADDRESS]) & m;
+  const u32 address = undefined_addresses(w, i, *f.about) & m;
   complain(w, i, Problem::UNDEFINED_ADDRESS, address);
   complain(w, i, Problem::UNDEFINED_ATOMIC, undefined_sources(w, f) & m & ~address);
   nothing(w, i, f, m);
@@ -412,6 +427,7 @@ void undefined_load(Warp &w, const Instr &i, u32 m, Space space, const u64 *addr
   if (!w.undefined || !(i.flags & TRACKED)) return;
   const bool held = w.block->holds_undefined(space), may_pad = i.flags & MAY_PAD;
   const bool gap = may_pad && around(i) > count * bytes;
+  if (!held && !gap) return;
   u8 bits[16] = {};
   for (u32 rest = m; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
@@ -489,75 +505,21 @@ void Block::undefined_shared_copy(u64 to, const Block &there, u64 from, const Bu
   shared_tainted |= there.shared_tainted;
 }
 
-// ---- which rule for which handler ----
+// ---- which rule for which instruction ----
 
-static Rule rule_of(const std::string &name) {
-  static const std::map<std::string, Rule> exact = {
-      {"selp.b16", as_they_are_moved<3, 3>},
-      {"selp.b32", as_they_are_moved<3, 3>},
-      {"selp.b64", as_they_are_moved<3, 3>},
-      {"and.u16", logic<u16, Logic::AND>},
-      {"and.u32", logic<u32, Logic::AND>},
-      {"and.u64", logic<u64, Logic::AND>},
-      {"or.u16", logic<u16, Logic::OR>},
-      {"or.u32", logic<u32, Logic::OR>},
-      {"or.u64", logic<u64, Logic::OR>},
-      {"xor.u16", logic<u16, Logic::XOR>},
-      {"xor.u32", logic<u32, Logic::XOR>},
-      {"xor.u64", logic<u64, Logic::XOR>},
-      {"and.pred", predicates<Logic::AND>},
-      {"or.pred", predicates<Logic::OR>},
-      {"xor.pred", predicates<Logic::XOR>},
-      {"and.pred.settling", predicates<Logic::AND>},
-      {"or.pred.settling", predicates<Logic::OR>},
-      {"lop3.b32", lop3},
-      {"cvt", converted},
-      {"shfl", shuffled},
-      {"prmt.b32", as_they_are_moved<3, 3>},
-      {"copy.local", nothing},
-      {"cp.async", memory<3>},
-      {"restore", nullptr},
-      {"save", nullptr},
-  };
-  if (const auto found = exact.find(name); found != exact.end()) return found->second;
-  const auto begins = [&](const char *start) { return !name.compare(0, strlen(start), start); };
-  const auto ends = [&](const char *end) {
-    return name.size() >= strlen(end) && !name.compare(name.size() - strlen(end), strlen(end), end);
-  };
-  if (begins("mov.") || name == "pack" || name == "unpack" || name == "movmatrix") return as_the_bits_move;
-  if (begins("not.")) return bit_by_bit;
-  for (const char *moves :
-       {"cvt.s64.s32", "cvt.u64.u32", "cvt.u32.u64", "cvt.u32.u16", "cvt.s32.s16", "cvt.u16.u32", "cvt.u64.u16"})
-    if (name == moves) return as_the_bits_move;
-  if (begins("shl.") || begins("shr.")) return as_they_are_moved<2, 2>;
-  if (begins("shf.") || begins("slct.")) return as_they_are_moved<3, 3>;
-  if (begins("bfe.")) return as_they_are_moved<2, 3>;
-  if (begins("bfi.")) return as_they_are_moved<3, 4>;
-  if (begins("vote") || begins("match") || begins("redux")) return for_all_lanes;
-  if (name == "wgmma.f32" || name == "wgmma.s32") return warpgroup_product;
-  if (begins("mma.")) return product;
-  if (begins("wmma.mma")) return fragments_product;
-  if (begins("ld.") || begins("st.") || begins("wmma.") || ends("matrix")) return memory<0>;
-  if (begins("atom.") && name.find(".vector") != std::string::npos) return atomic<0>;
-  if (begins("atom.")) return atomic<1>;
-  if (ends("16x2")) return half_by_half;
-  return all_of_it;
-}
+constexpr Rule RULES[] = {
+#define X(name, rule) rule,
+    UNDEFINED_RULES(X, X)
+#undef X
+};
 
-// Which rules the program's tracked instructions have. `names`: of the handler of each.
-void Program::follow(const std::vector<std::string> &names) {
+// Which rules the program's tracked instructions have. `entries`: of each of its instructions.
+void Program::follow(const std::vector<const Entry *> &entries) {
   for (Instr &i : code) {
     if (!(i.flags & TRACKED)) continue;
     Flow &f = flows[i.pc];
-    switch (i.kind) {
-      case Kind::PLAIN:
-      case Kind::TOGETHER:
-      case Kind::CLOCK:
-        f.rule = rule_of(names[i.pc]);
-        break;
-      default:
-        f.rule = to_a_barrier;
-    }
+    f.about = &entries[i.pc]->about;
+    f.rule = RULES[u32(f.about->undefined)];
   }
 }
 

@@ -50,6 +50,8 @@ static void video(Warp &w, const Instr &i, u32 m) {
       w.reg<u32>(i.o[1]), w.reg<u32>(i.o[2]), w.reg<u32>(i.o[3]));
 }
 
-void register_video(Registry &r) { enter(r, {{"video", video, "d4 s4 s4 s4 n n n n n n n n"}}); }
+void register_video(Registry &r) {
+  enter(r, {{"video", video, "d4 s4 s4 s4 n n n n n n n n", About::computes("integer", Undefined::ALL_OF_IT)}});
+}
 
 }  // namespace vm

@@ -502,13 +502,130 @@ inline T as(S value) {
   return out;
 }
 
-// A handler and the operands that it takes, one word each: `d4`, `s4`: a destination, a source of 4 bytes per lane (0: a
-// predicate, *: whatever); `n`: a plain number. `?`: it may be absent (~0); `+`: any number of them. Lowering is held to
-// it, and what is undefined is followed by it.
+// What an instruction does, as far as anybody but its handler has to know: lowering, the sanitizer, counters, reports.
+// clang-format off
+#define EFFECTS(X) \
+  X(NOTHING) \
+  X(COMPUTES)        /* results of its sources alone, which matter only if they are used */ \
+  X(COPIES)          /* likewise: its result is its source */ \
+  X(OBSERVES)        /* the clock, or which lanes are here */ \
+  X(EXCHANGES)       /* between the lanes of a warp */ \
+  X(MULTIPLIES)      /* by tensor cores */ \
+  X(MULTIPLIES_LATER) /* likewise, until a wait: its registers are in use as long */ \
+  X(LOADS) X(STORES) /* between registers and memory */ \
+  X(UPDATES)         /* an atomic: it reads and writes */ \
+  X(OVERWRITES)      /* an atomic that needs nothing of what was there but for its result */ \
+  X(UPDATES_MANY)    /* neighbours, each by itself an atomic */ \
+  X(TRANSFERS)       /* from memory to memory, or to it in the background */ \
+  X(SAVES)           /* registers and parameters, in the thread's stack */ \
+  X(ORDERS)          /* what comes before and after it: barriers, mbarriers, fences, waits */ \
+  X(STEERS)          /* how a warp goes on */ \
+  X(SERVES)          /* as CUDA's device runtime */
+// How what is undefined passes from sources to results: name, and the rule in undefined.cpp. REPORTED: it says so itself
+// if a source is undefined, and its result counts as defined.
+#define UNDEFINED_RULES(X, REPORTED) \
+  X(ALL_OF_IT, all_of_it)          /* all results, if one bit of a source is */ \
+  X(ALL_LANES, for_all_lanes)      /* ... in all lanes */ \
+  X(NOTHING, nothing) \
+  X(AS_BITS_MOVE, as_the_bits_move) /* the instruction moves bits */ \
+  X(MOVED_BY_2, moved_by_2) X(MOVED_BY_3, moved_by_3) X(MOVED_BY_2_3, moved_by_2_3) X(MOVED_BY_3_4, moved_by_3_4) \
+  X(BIT_BY_BIT, bit_by_bit) X(HALF_BY_HALF, half_by_half) \
+  X(AND, logic<Undefined::AND>) X(OR, logic<Undefined::OR>) X(XOR, logic<Undefined::XOR>) \
+  X(LOP3, lop3) X(CONVERTED, converted) \
+  X(SHUFFLED, shuffled)            /* what comes of lanes that take no part is undefined in any case */ \
+  X(ITS_OWN, nullptr)              /* its handler does it */ \
+  REPORTED(BRANCH, to_a_barrier)   /* where a warp goes on */ \
+  REPORTED(ADDRESS, address) REPORTED(ATOMIC, atomic) \
+  REPORTED(PRODUCT, product) REPORTED(FRAGMENTS, fragments_product) REPORTED(WARPGROUP, warpgroup_product)
+// clang-format on
+enum class Effect : u32 {
+#define X(name) name,
+  EFFECTS(X)
+#undef X
+};
+enum class Undefined : u32 {
+#define X(name, rule) name,
+  UNDEFINED_RULES(X, X)
+#undef X
+};
+
+// Spaces as a set.
+constexpr u32 in(Space space) { return 1u << u32(space); }
+constexpr u32 IN_GLOBAL = in(Space::GLOBAL), IN_SHARED = in(Space::SHARED), IN_LOCAL = in(Space::LOCAL);
+constexpr u32 IN_CLUSTER = in(Space::CLUSTER), IN_PARAM = 1u << 5;  // parameters of the kernel
+constexpr u32 IN_ALL = IN_GLOBAL | IN_SHARED | IN_LOCAL;            // a generic address; atomics are for the first two
+constexpr u32 NO_OPERAND = ~0u;
+
+// The description of an instruction: there is none without, and no part of it has a default. So one that is left out does
+// not compile, and who reads descriptions need not guess by names.
+class About {
+ public:
+  const char *category;  // under which it is counted (kernel.py); lowering names another where the operands say so
+  Effect effect;
+  Undefined undefined;
+  u32 reads, writes;  // spaces of memory
+  u32 from, to;       // operands: the address that it reads, that it writes
+  u32 values;         // operand: the first of those that go to memory
+  bool elements;      // operands: address, offset, shape, and a register for each element (memory.cpp)
+
+  // Without memory.
+  static constexpr About computes(const char *category, Undefined undefined) {
+    return does(Effect::COMPUTES, category, undefined);
+  }
+  static constexpr About does(Effect effect, const char *category, Undefined undefined) {
+    return {category, effect, undefined, 0, 0, NO_OPERAND, NO_OPERAND, NO_OPERAND, false};
+  }
+  // With memory. `space`: where it may be; `address`, `values`: operands.
+  static constexpr About loads(const char *category, u32 space, u32 address, Undefined undefined) {
+    return {category, Effect::LOADS, undefined, space, 0, address, NO_OPERAND, NO_OPERAND, false};
+  }
+  static constexpr About stores(const char *category, u32 space, u32 address, u32 values, Undefined undefined) {
+    return {category, Effect::STORES, undefined, 0, space, NO_OPERAND, address, values, false};
+  }
+  static constexpr About updates(Effect effect, u32 address, u32 values) {
+    constexpr u32 space = IN_GLOBAL | IN_SHARED;
+    return {"atomic", effect, Undefined::ATOMIC, space, space, address, address, values, false};
+  }
+  // `from`, `to`: spaces, and the operands that say where; none: see the handler.
+  static constexpr About transfers(const char *category, u32 reads, u32 from, u32 writes, u32 to, Undefined undefined) {
+    return {category, Effect::TRANSFERS, undefined, reads, writes, from, to, NO_OPERAND, false};
+  }
+  static constexpr About saves(u32 reads, u32 writes, Undefined undefined) {
+    return {"move", Effect::SAVES, undefined, reads, writes, NO_OPERAND, NO_OPERAND, NO_OPERAND, false};
+  }
+  // An mbarrier, at the address that this operand has.
+  static constexpr About mbarrier(u32 address, Undefined undefined) {
+    constexpr u32 space = IN_SHARED | IN_CLUSTER;
+    return {"mbarrier", Effect::ORDERS, undefined, space, space, address, address, NO_OPERAND, false};
+  }
+  constexpr About by_elements() const {
+    About other = *this;
+    other.elements = true;
+    return other;
+  }
+
+ private:
+  constexpr About(const char *category, Effect effect, Undefined undefined, u32 reads, u32 writes, u32 from, u32 to,
+                  u32 values, bool elements)
+      : category(category),
+        effect(effect),
+        undefined(undefined),
+        reads(reads),
+        writes(writes),
+        from(from),
+        to(to),
+        values(values),
+        elements(elements) {}
+};
+
+// A handler (none: the scheduler executes it), the operands that it takes, one word each, and its description. `d4`, `s4`:
+// a destination, a source of 4 bytes per lane (0: a predicate, *: whatever); `n`: a plain number. `?`: it may be absent
+// (~0); `+`: any number of them. Lowering is held to it, and what is undefined is followed by it.
 struct Entry {
   const char *name;
   Handler run;
   const char *operands;  // no std::string: tables of some hundred would be compiled to as many destructors
+  About about;
 };
 using Registry = std::map<std::string, Entry>;
 inline void enter(Registry &registry, std::initializer_list<Entry> entries) {
@@ -527,6 +644,7 @@ const char *widths() {
   }();
   return text.data();
 }
+void register_control(Registry &);
 void register_integer(Registry &);
 void register_floating(Registry &);
 void register_convert(Registry &);

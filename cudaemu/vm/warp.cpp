@@ -102,7 +102,7 @@ static void reduce(Warp &w, const Instr &i, u32 m, F f) {
 }
 #define REDUX(name, T, expr)                                                                                      \
   {"redux." name, [](Warp &w, const Instr &i, u32 m) { reduce<T>(w, i, m, [](T a, T b) -> T { return expr; }); }, \
-   "d4 s4"}
+   "d4 s4", About::does(Effect::EXCHANGES, "shuffle", Undefined::ALL_LANES)}
 
 template <class T>
 static void everywhere(Warp &w, u32 slot, u32 m, T value) {
@@ -141,32 +141,35 @@ static void convert_address(Warp &w, const Instr &i, u32 m) {
 }
 
 void register_warp(Registry &r) {
+  constexpr About votes = About::does(Effect::EXCHANGES, "vote", Undefined::ALL_LANES);
+  constexpr About lanes_here = About::does(Effect::OBSERVES, "vote", Undefined::ALL_OF_IT);
+  constexpr About time = About::does(Effect::OBSERVES, "move", Undefined::ALL_OF_IT);
 #define TIME(name, T, value) \
-  {name, [](Warp &w, const Instr &i, u32 m) { everywhere<T>(w, i.o[0], m, T(value)); }, widths<T>()}
+  {name, [](Warp &w, const Instr &i, u32 m) { everywhere<T>(w, i.o[0], m, T(value)); }, widths<T>(), time}
   enter(
       r,
-      {{"shfl", shuffle, "d4? d0? s4 s4 s4 n"},
-       {"vote", vote, "d0 s0 n"},
-       {"vote.ballot", vote, "d4 s0 n"},
-       {"match.b32", match<u32>, "d4? d0? s4 n"},
-       {"match.b64", match<u64>, "d4? d0? s8 n"},
-       {"isspacep", is_space, "d0 s8 n"},
-       {"cvta", convert_address, "d* s* n n n n"},
+      {{"shfl", shuffle, "d4? d0? s4 s4 s4 n", About::does(Effect::EXCHANGES, "shuffle", Undefined::SHUFFLED)},
+       {"vote", vote, "d0 s0 n", votes},
+       {"vote.ballot", vote, "d4 s0 n", votes},
+       {"match.b32", match<u32>, "d4? d0? s4 n", votes},
+       {"match.b64", match<u64>, "d4? d0? s8 n", votes},
+       {"isspacep", is_space, "d0 s8 n", About::computes("predicate", Undefined::ALL_OF_IT)},
+       {"cvta", convert_address, "d* s* n n n n", About::computes("integer", Undefined::ALL_OF_IT)},
        {"bar.warp",
         [](Warp &w, const Instr &, u32 m) {
           if (w.block->launch.sanitize) w.block->meet_lanes(w, m);
         },
-        ""},
-       {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }, "d4"},
+        "", About::does(Effect::ORDERS, "barrier", Undefined::NOTHING)},
+       {"activemask", [](Warp &w, const Instr &i, u32 m) { everywhere<u32>(w, i.o[0], m, m); }, "d4", lanes_here},
        {"elect",
         [](Warp &w, const Instr &i, u32 m) {
           const u32 leader = __builtin_ctz(m);
           if (i.o[0] != ALL) everywhere<u32>(w, i.o[0], m, leader);
           w.pred(i.o[1]) = (w.pred(i.o[1]) & ~m) | 1u << leader;
         },
-        "d4? d0"},
+        "d4? d0", lanes_here},
        {"nanosleep", [](Warp &w, const Instr &i, u32 m) { w.block->slept += w.reg<u32>(i.o[0])[__builtin_ctz(m)]; },
-        "s4"},
+        "s4", About::does(Effect::STEERS, "control", Undefined::NOTHING)},
        TIME("clock.b32", u32, w.now),
        TIME("clock.b64", u64, w.now),
        TIME("clock_hi.b32", u32, w.now >> 32),

@@ -466,12 +466,10 @@ void Block::touch_registers(Warp &w, const Instr &i, u32 mask) {
   touch(t.writes, Problem::WGMMA_REGISTER_WRITTEN, true);
 }
 
-// `names`, `operands`: of the handler of each instruction.
-void Program::find_products(const std::vector<std::string> &names, const std::vector<const char *> &operands) {
+// `entries`: of each instruction.
+void Program::find_products(const std::vector<const Entry *> &entries) {
   std::unordered_map<u32, u32> numbers;  // by place in the frame
-  const auto is_product = [&](const Instr &i) {
-    return names[i.o[-7]] == "wgmma.f32" || names[i.o[-7]] == "wgmma.s32";
-  };
+  const auto is_product = [&](const Instr &i) { return entries[i.pc]->about.effect == Effect::MULTIPLIES_LATER; };
   for (const Instr &i : code) {
     if (!is_product(i)) continue;
     const Operands s(i);
@@ -482,7 +480,7 @@ void Program::find_products(const std::vector<std::string> &names, const std::ve
   product_registers = u32(numbers.size());
   for (Instr &i : code) {
     if (numbers.empty() || is_product(i) || !i.run) continue;
-    Touch t{i.run, !names[i.o[-7]].compare(0, 4, "mov."), {}, {}};
+    Touch t{i.run, entries[i.pc]->about.effect == Effect::COPIES, {}, {}};
     const auto note = [&](u32 place, bool read, bool written) {
       const auto found = numbers.find(place);
       if (found == numbers.end()) return;
@@ -490,7 +488,7 @@ void Program::find_products(const std::vector<std::string> &names, const std::ve
       if (written) t.writes.push_back(found->second);
     };
     u32 n = 0;
-    for (const char *at = operands[i.o[-7]]; *at && n < i.count;) {
+    for (const char *at = entries[i.pc]->operands; *at && n < i.count;) {
       const char what = *at;
       bool many = false;
       for (; *at && *at != ' '; ++at) many |= *at == '+';
@@ -647,12 +645,14 @@ void Block::read_operands(const Warp &w, u64 number, const Warpgroup::Product &p
 
 void register_wgmma(Registry &r) {
   const char *const product = "n n n n n n n n s0 s8? s8 d4+ s4+";
-  enter(r, {{"wgmma.f32", issue<float>, product},
-            {"wgmma.s32", issue<s32>, product},
-            {"wgmma.fence", fence, ""},
-            {"wgmma.commit_group", [](Warp &w, const Instr &, u32) { ++w.product_group; }, ""},
-            {"wgmma.wait_group", nullptr, "n"},
-            {"setmaxnreg", set_registers, "n"}});
+  constexpr About multiplies = About::does(Effect::MULTIPLIES_LATER, "wgmma", Undefined::WARPGROUP);
+  constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
+  enter(r, {{"wgmma.f32", issue<float>, product, multiplies},
+            {"wgmma.s32", issue<s32>, product, multiplies},
+            {"wgmma.fence", fence, "", orders},
+            {"wgmma.commit_group", [](Warp &w, const Instr &, u32) { ++w.product_group; }, "", orders},
+            {"wgmma.wait_group", nullptr, "n", orders},
+            {"setmaxnreg", set_registers, "n", About::does(Effect::STEERS, "control", Undefined::NOTHING)}});
 }
 
 }  // namespace vm

@@ -287,7 +287,7 @@ def main() -> int:
     args = parser.parse_args()
     for number in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(number, _alarm)
-    engine.signatures()  # compiles the machine, if nobody has yet: that is none of the texts' time
+    engine.instructions()  # compiles the machine, if nobody has yet: that is none of the texts' time
     sources = [path.read_text() for path in sorted(SEEDS.glob("*.ptx"))]
     outcomes = {"ran": 0, "refused": 0}
     cases = [(f"fixed {n}", text) for n, text in enumerate(FIXED)] if not args.first else []

@@ -503,6 +503,21 @@ def test_a_source_that_is_ignored_is_not_touched():
         assert np.array_equal(c[:9], data[:9]) and not c[9:].any()
 
 
+@pytest.mark.parametrize("kept", [16, 5])
+def test_what_a_copy_takes_is_read_whether_it_fills_its_place_or_not(kept):
+    c, data = sixteen(64)
+    copy = f"cp.async.cg.shared.global [%r3], [%rd20], 16, {kept}; cp.async.wait_all;"
+    (unset,) = launch(f"{COPY} {copy}", c, data, unwritten=(1,), block=(64,)).findings
+    assert unset.kind == "uninitialised global read" and (unset.size, unset.count) == (kept, 64)
+    written = "xor.b32 %r8, %r0, 32; mad.wide.u32 %rd22, %r8, 16, %rd1; st.global.u32 [%rd22], 1;"
+    body = f"{COPY} {written} BARRIER {copy}"
+    assert set(kinds(launch(body.replace("BARRIER", ""), c, data, block=(64,)))) == {"global race"}
+    assert not launch(body.replace("BARRIER", "bar.sync 0;"), c, data, block=(64,)).findings
+    partly = "setp.lt.u32 %p0, %r0, 3; selp.u32 %r9, 5, 16, %p0;"
+    mixed = launch(f"{COPY} {partly} {copy.replace(f', {kept};', ', %r9;')} {SHOW}", c, data, block=(64,))
+    assert not mixed.findings and np.array_equal(c[3:], data[3:]) and not c[:3, 5:].any()
+
+
 def test_a_copy_is_there_after_its_wait_and_not_before():
     c, data = sixteen()
     second = "cp.async.commit_group; cp.async.cg.shared.global [%r3+2048], [%rd20], 16; cp.async.commit_group;"

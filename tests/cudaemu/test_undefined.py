@@ -189,6 +189,9 @@ HARMLESS = {
     "a table": "lop3.b32 %r3, %r60, 0, %r0, 0xEA;" + OUT.format("%r3"),
     "two halves": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h1, %r0; mov.b32 %r3, {%h1, %h2}; add.u16x2 %r3, %r3, %r3;"
     "cvt.u32.u16 %r4, %h1; and.b32 %r3, %r3, 0xffff;" + OUT.format("%r3"),
+    "a half of a sum": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h1, %r0; mov.b32 %r3, {%h1, %h2};"
+    "add.u16x2 %r3, %r3, %r3; mov.b32 {%h3, %h4}, %r3;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u16 [%rd31], %h3;",
     "through shared memory": MINE + "st.shared.u32 [%r3], %r60; ld.shared.u32 %r4, [%r3];" + OUT.format("7"),
     "half of a word, through shared memory": MINE
     + "cvt.u16.u32 %h1, %r0; mov.b32 %r4, {%h1, %h2}; st.shared.u32 [%r3], %r4; ld.shared.u16 %h3, [%r3];"
@@ -234,6 +237,11 @@ HARMFUL = {
     "copied to shared memory": ".shared .align 16 .b32 s[32]; mov.u32 %r3, s; mad.lo.u32 %r4, %r0, 4, %r3;"
     "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], %r60; cp.async.ca.shared.global [%r4], [%rd31], 4;"
     "cp.async.wait_all; ld.shared.u32 %r5, [%r4];" + OUT.format("%r5"),
+    "copied by TMA": MINE + "st.shared.u32 [%r3], %r60; fence.proxy.async.shared::cta; bar.warp.sync -1;"
+    "setp.eq.u32 %p1, %r0, 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [s], 128;"
+    "@%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0; bar.warp.sync -1;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; ld.global.u32 %r4, [%rd31]; setp.lt.u32 %p0, %r4, 5;"
+    "st.global.u32 [%rd31], 7; @%p0 bra END; mov.u32 %r3, 1; END:",
     "what an atomic finds": MINE + "st.shared.u32 [%r3], %r60; atom.shared.add.u32 %r4, [%r3], 1;" + OUT.format("%r4"),
     "a local word": ".local .align 4 .b32 l[4]; st.local.u32 [l], 1; ld.local.u32 %r3, [l+4];" + OUT.format("%r3"),
 }
