@@ -261,17 +261,13 @@ def bound(compared: Sequence[Kernel], shape: Sequence[int]) -> Markdown:
     return table([*head, "multiplying, at most", "TFLOP/s, at most"], body)
 
 
-def timeline(stage: Stage, emulated: Sequence[int] = ()) -> Picture | Markdown:
+def timeline(stage: Stage) -> Picture | Markdown:
     """When the warpgroups of a block waited, copied and multiplied on a GPU, as the newest run of the verb `timeline`
-    recorded it for the default kernel. `emulated`: a shape at which the same kernel also runs in the emulator now, with
-    the same stamps; that is above it, in steps."""
+    recorded it for the default kernel."""
     found = runs.recorded("timeline", name=stage.name, default=True)
     if not found:
         return Markdown(markdown.NOTHING)
-    row = found[0].row
-    kernel = stage.kernel(row["dtype"], row["settings"])
-    here = [timelines.emulated(kernel, timelines.with_stamps(kernel), tuple(emulated))] if emulated else []
-    return timelines.figure(*here, found[0].run)
+    return timelines.figure(found[0].run)
 
 
 def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture | Markdown:
