@@ -249,8 +249,8 @@ def run_ptx(
     `grid` and `block` are one to three sizes. `memory` is memory of this process that the kernel may touch where it
     is, nothing copied: names for reports, and for each a contiguous NumPy array, a CPU tensor, or (address, bytes). Its
     addresses, in `args` or within structures, are whole numbers. So a framework's runtime can pass its own buffers. The
-    rest is as in `run`, except the options of compiling. UserError for a launch that no GPU of compute capability
-    `arch` accepts."""
+    rest is as in `run`, except the options of compiling. UserError for a launch, or for a `.target` of the module, that
+    no GPU of compute capability `arch` accepts."""
     check_text("ptx", ptx, "the text of a PTX module")
     check_text("kernel", kernel, "the name of a kernel")
     changed = options.replace(**changes)

@@ -306,8 +306,9 @@ class Module:
     ):
         self._ptx = ptx.parse(text, lazily=True)
         self._place, self._zero = place, zero
-        target = re.search(r"sm_(\d+)", self._ptx.target)
-        self.ptx_version = int(target[1]) if target else 0  # 80: for compute capability 8.0
+        self.target = self._ptx.target
+        first = re.search(r"(?:sm|compute)_(\d+)", self.target)
+        self.ptx_version = int(first[1]) if first else 0  # 80: for compute capability 8.0
         self._storage: list[np.ndarray] = []
         self.variables: dict[str, Region] = {}
         self._kernels: dict[str, KernelInfo] = {}

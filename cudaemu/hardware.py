@@ -18,11 +18,12 @@ from cudaemu.errors import UserError
 
 @dataclass(frozen=True, order=True)
 class Arch:
-    """A compute capability: 8.0, or, with "a", 9.0a: that of one generation alone, with its own instructions."""
+    """A compute capability: 8.0; or, with instructions that no other has, 9.0a: of one alone; 10.0f: of a family, which
+    is a major number."""
 
     major: int
     minor: int
-    suffix: str = ""  # "a" for the instructions that no other compute capability has
+    suffix: str = ""  # "a", "f" or nothing
 
     @classmethod
     def of(cls, value: str | Arch | tuple[int, int]) -> Arch:
@@ -30,7 +31,7 @@ class Arch:
         if isinstance(value, Arch):
             return value
         text = ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        found = re.fullmatch(r"(\d+)\.?(\d)(a?)", text, re.ASCII)
+        found = re.fullmatch(r"(\d+)\.?(\d)([af]?)", text, re.ASCII)
         if found is None:
             raise UserError(f"a compute capability must be written like 8.0, 90 or 9.0a, got '{text}'")
         return cls(int(found[1]), int(found[2]), found[3])
@@ -40,19 +41,20 @@ class Arch:
 
     @property
     def nvcc(self) -> str:
-        """nvcc's spelling: "80", "90a"."""
+        """nvcc's spelling: "80", "90a", "100f"."""
         return f"{self.major}{self.minor}{self.suffix}"
 
     @property
     def exact(self) -> bool:
         """Whether one compute capability alone runs its code."""
-        return bool(self.suffix)
+        return self.suffix == "a"
 
     def runs_on(self, gpu: str | Arch) -> bool:
-        """Whether code for this compute capability runs on a GPU of another: newer ones run it, unless it is exact."""
+        """Whether code for this compute capability runs on a GPU of another: newer ones run it, unless it is exact, or
+        they are of another family than it is for."""
         here = Arch.of(gpu)
         own, other = (self.major, self.minor), (here.major, here.minor)
-        return own == other if self.exact else own <= other
+        return own == other if self.exact else own <= other and (not self.suffix or self.major == here.major)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,26 @@ GPUS = (
     Gpu(Arch(10, 0), "B200", shared_kb=228, warps=64, blocks=32, sms=148, l2_mb=126),
     Gpu(Arch(12, 0), "RTX 5090", shared_kb=100, warps=48, blocks=24, sms=170, l2_mb=96),
 )
+
+_SUFFIXES = {"a": (9, 0), "f": (10, 0)}  # from which compute capability on there are targets of that kind
+
+
+def check_target(target: str, gpu: Gpu) -> None:
+    """UserError unless a GPU has every architecture that a module of PTX names in its `.target`.
+
+    As PTX ISA has it ("PTX Module Directives: .target"), and ptxas, which is in the driver, too."""
+    named = re.findall(r"\b(?:sm|compute)_(\w+)", target)
+    if not named:
+        raise UserError("it has no .target, which every module of PTX has")
+    own = gpu.arch.major, gpu.arch.minor
+    for name in named:
+        arch = Arch.of(name) if re.fullmatch(r"\d{2,3}[af]?", name) else None
+        there = arch and (not arch.suffix or (arch.major, arch.minor) >= _SUFFIXES[arch.suffix])
+        if not arch or not there or not arch.runs_on(gpu.arch):
+            has = [f"sm_{gpu.arch.nvcc}{suffix}" for suffix, first in _SUFFIXES.items() if own >= first]
+            most = f"{', '.join([*has, 'sm_' + gpu.arch.nvcc])} or older"
+            raise UserError(f".target must be one that compute capability {gpu.arch} has ({most}), got sm_{name}")
+
 
 SLICE = 14  # multiprocessors of the least that an A100 can be divided into (MIG 1g.5gb): small shapes fill it
 

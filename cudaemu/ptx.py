@@ -443,8 +443,10 @@ class _Parser:
                 self.skip_block()
             elif match := re.compile(r"\.(version|target|address_size)\b").match(self.text, self.position):
                 value = self.line().partition(match[1])[2].strip()
-                if match[1] != "address_size":
-                    setattr(self.module, match[1], value)
+                if match[1] == "version":
+                    self.module.version = value
+                elif match[1] == "target":  # there may be several, and the module needs all of them
+                    self.module.target = f"{self.module.target} {value}".strip()
             elif re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b").match(
                 self.text, self.position
             ):

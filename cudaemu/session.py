@@ -15,7 +15,7 @@ from cudaemu import engine, timeline
 from cudaemu.arguments import check_array, is_tensor, pack
 from cudaemu.compiler.symbols import OF_FILE, qualified, readable
 from cudaemu.errors import UserError
-from cudaemu.hardware import Arch, Gpu, occupancy
+from cudaemu.hardware import Arch, Gpu, check_target, occupancy
 from cudaemu.kernel import KernelInfo, Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
@@ -95,6 +95,7 @@ class Session(Device):
         blocks: range | None = None,
         refused_launch: int | None = None,
     ):
+        check_target(module.module.target, gpu)
         self.module, self.arena, self.gpu = module.module, module.arena, gpu
         self.loaded: list[engine.Module] = []  # by the program, while it ran
         self.options: dict[str, Any] = {
@@ -168,8 +169,7 @@ class Session(Device):
             return made.base
 
         module = engine.Module(ptx, place)
-        if not module.ptx_version:
-            raise UserError("it has no .target, which every module of PTX has")
+        check_target(module.target, self.gpu)
         module.undefined = self.module.undefined  # of the memory, which they share
         self.loaded.append(module)
         return len(self.loaded)

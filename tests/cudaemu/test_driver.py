@@ -99,6 +99,56 @@ def test_a_program_of_the_driver():
         assert word in done.stderr
 
 
+TARGETS = r"""
+#include <cuda.h>
+#include <cstdio>
+int main() {
+  CUmodule module;
+  for (const char *target : {"sm_80", "sm_90", "sm_90a", "sm_100f"}) {
+    char text[100];
+    snprintf(text, sizeof text, ".version 8.8\n.target %s\n.address_size 64\n.visible .entry k() { ret; }", target);
+    printf("%d ", cuModuleLoadData(&module, text));
+  }
+}
+"""
+
+
+def test_a_program_s_module_for_another_gpu_is_refused():
+    done = command(source(TARGETS, "targets"), options=("-q", "--flags=-lcuda", "--arch=9.0"))
+    assert (done.stdout, done.returncode) == ("0 0 0 218 ", 0), done.stderr
+    said = ".target must be one that compute capability 9.0 has (sm_90a, sm_90 or older), got sm_100f"
+    assert f"the module cannot be loaded: {said}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "target, arch, refused",
+    [
+        ("sm_90", "8.0", "sm_90"),
+        ("sm_90", "10.0", ""),
+        ("sm_90a", "9.0", ""),
+        ("sm_90a", "10.0", "sm_90a"),
+        ("sm_100a", "9.0", "sm_100a"),
+        ("sm_100f", "10.0", ""),
+        ("sm_100f", "12.0", "sm_100f"),
+        ("sm_80, debug", "8.0", ""),
+        ("sm_80\n.target sm_90 // of both", "8.9", "sm_90"),
+        ("sm_90\n.target sm_80", "8.9", "sm_90"),
+    ],
+)
+def test_ptx_runs_where_a_gpu_runs_it(target, arch, refused):
+    text = f".version 8.8\n.target {target}\n.address_size 64\n.visible .entry k() {{ ret; }}"
+    if refused:
+        with pytest.raises(UserError, match=rf"\.target must be .* {arch} has \(.*\), got {refused}$"):
+            cudaemu.run_ptx(text, "k", 1, 1, [], arch=arch)
+    else:
+        assert cudaemu.run_ptx(text, "k", 1, 1, [], arch=arch).ok
+
+
+def test_ptx_without_a_target_is_refused():
+    with pytest.raises(UserError, match=r"it has no \.target"):
+        cudaemu.run_ptx(".version 8.0\n.address_size 64\n.visible .entry k() { ret; }", "k", 1, 1, [])
+
+
 RANGES = r"""
 #include <cuda.h>
 #include <cuda_runtime.h>

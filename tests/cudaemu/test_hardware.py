@@ -111,6 +111,9 @@ def test_unknown_compute_capability_is_named():
         ("9.0a", "10.0", False),  # features with an "a" are of one compute capability alone
         ("9.0a", "8.0", False),
         ("10.0", "9.0", False),
+        ("10.0f", "10.3", True),
+        ("10.3f", "10.0", False),
+        ("10.0f", "12.0", False),  # another family
     ],
 )
 def test_whose_code_runs_where(needed, capability, runs):
@@ -120,7 +123,7 @@ def test_whose_code_runs_where(needed, capability, runs):
 @pytest.mark.parametrize(
     "written, people, nvcc",
     [("8.0", "8.0", "80"), ("80", "8.0", "80"), ((9, 0), "9.0", "90"), ("90a", "9.0a", "90a"), ("9.0a", "9.0a", "90a")]
-    + [("12.0", "12.0", "120"), ("103", "10.3", "103")],
+    + [("12.0", "12.0", "120"), ("103", "10.3", "103"), ("100f", "10.0f", "100f")],
 )
 def test_a_compute_capability_as_people_and_nvcc_write_it(written, people, nvcc):
     arch = Arch.of(written)
@@ -132,6 +135,25 @@ def test_a_compute_capability_as_people_and_nvcc_write_it(written, people, nvcc)
 def test_what_is_no_compute_capability(text):
     with pytest.raises(UserError, match="compute capability must .*got"):
         Arch.of(text)
+
+
+TARGETS = ("50", "75", "80", "80a", "86", "87", "89", "90", "90a", "90f", "100", "100a", "100f", "103", "103a", "103f",
+           "110", "110f", "120", "120a", "120f", "121", "121a", "121f", "9", "9000", "x")  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.arch.nvcc)
+def test_ptxas_takes_the_same_targets(gpu, tmp_path):
+    ptxas, path = toolchain.find_tool("ptxas"), tmp_path / "kernel.ptx"
+    exact = "a" if gpu.arch >= Arch(9, 0) else ""  # what the driver compiles for
+    for target in TARGETS:
+        path.write_text(f".version 9.0\n.target sm_{target}\n.address_size 64\n.visible .entry k() {{ ret; }}\n")
+        words = [ptxas, f"-arch=sm_{gpu.arch.nvcc}{exact}", path, "-o", "/dev/null"]
+        runs = subprocess.run(words, capture_output=True).returncode == 0
+        try:
+            hardware.check_target(f"sm_{target}", gpu)
+            assert runs, target
+        except UserError as error:
+            assert not runs and str(error).endswith(f"or older), got sm_{target}"), target
 
 
 def test_compute_capabilities_are_in_order_of_age():
