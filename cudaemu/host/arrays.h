@@ -246,7 +246,7 @@ struct cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, e
 cudaError_t cudaMallocArray(cudaArray_t *array, const struct cudaChannelFormatDesc *texel, size_t width, size_t height,
                             unsigned flags) {
   UNSAFE_CALL(cudaMallocArray);
-  return make_array("cudaMallocArray", array, texel, make_cudaExtent(width, height, 0), flags);
+  return make_array("cudaMallocArray", array, texel, cudaExtent{width, height, 0}, flags);
 }
 cudaError_t cudaMalloc3DArray(
     cudaArray_t *array, const struct cudaChannelFormatDesc *texel, struct cudaExtent extent, unsigned flags) {
@@ -282,7 +282,7 @@ cudaError_t cudaMalloc3D(struct cudaPitchedPtr *memory, struct cudaExtent extent
   const size_t pitch = (extent.width + 511) / 512 * 512;
   void *at = nullptr;
   const cudaError_t error = allocate(&at, pitch * extent.height * extent.depth, DEVICE);
-  *memory = make_cudaPitchedPtr(at, pitch, extent.width, extent.height);
+  *memory = cudaPitchedPtr{at, pitch, extent.width, extent.height};
   return error;
 }
 cudaError_t cudaMemset3D(struct cudaPitchedPtr memory, int value, struct cudaExtent extent) {

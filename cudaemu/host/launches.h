@@ -136,7 +136,7 @@ cudaError_t in_stream(cudaStream_t stream, const char *call, F work, cudaGraphNo
   return capture(stream, work, type) ? cudaSuccess : work();
 }
 
-cudaError_t run(const Function *function, const std::string &request, cudaStream_t here) {
+cudaError_t run(const std::string &request, cudaStream_t here) {
   std::lock_guard lock(guard);
   if (sticky) return last_error;
   Answer answer = ask(Request::LAUNCH, Packet().bytes(request.data(), request.size()));
@@ -187,7 +187,7 @@ cudaError_t prepare(Function *function, dim3 grid, dim3 block, dim3 cluster, siz
   Packet packet;
   for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
   packet.add(uint32_t(cooperative)).add(uint32_t(early)).add(uint64_t(shared)).text(function->name).text(params);
-  *out = [function, request = packet.data(), here] { return run(function, request, here); };
+  *out = [request = packet.data(), here] { return run(request, here); };
   return cudaSuccess;
 }
 

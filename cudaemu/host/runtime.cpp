@@ -18,7 +18,6 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <driver_functions.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -48,6 +47,8 @@
 #include <vector>
 
 #include "../vm/tensor_map.h"
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // programs may call what is deprecated
 
 namespace emulator_call {
 struct Type {

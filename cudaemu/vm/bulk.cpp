@@ -235,9 +235,8 @@ void Cluster::execute(const BulkCopy &c) {
   pieces(c, [&](u32 at, u64 global, u32 bytes) {
     if (at + bytes > launch.shared_window) return;  // a swizzle out of a tile that is no multiple of its pattern
     if (launch.sanitize) block(c.tile)->undefined_copy(at, global, bytes, c);
-    if (c.mbarrier && !global)
-      fill(shared + at, bytes, c.map);
-    else if (c.mbarrier) {
+    if (c.mbarrier) {
+      if (!global) return fill(shared + at, bytes, c.map);
       memcpy(shared + at, there(global), bytes);
       round_tf32(shared + at, bytes, c.map);
     } else if (global)

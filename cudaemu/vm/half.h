@@ -79,7 +79,7 @@ SHARED_CODE inline void widen_array(const u16 *from, float *to) {
     return;
   }
 #endif
-#pragma GCC ivdep
+  INDEPENDENT
   for (int n = 0; n < N; ++n) to[n] = widen<F>(from[n]);
 }
 
@@ -98,7 +98,7 @@ SHARED_CODE inline void narrow_array(const float *from, u16 *to) {
     return;
   }
 #endif
-#pragma GCC ivdep
+  INDEPENDENT
   for (int n = 0; n < N; ++n) to[n] = narrow<F>(from[n]);
 }
 

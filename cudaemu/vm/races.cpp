@@ -123,7 +123,7 @@ template <int LOG2>
 static bool read_row(u64 *written, u64 *read, u64 *second, u32 n, u64 mine, u64 last_epoch, bool last_mine) {
   const u64 my_epoch = mine >> EPOCH_SHIFT;
   u64 foreign = 0, mixed = 0, lanes = 0;
-#pragma GCC ivdep
+  INDEPENDENT
   for (u32 c = 0; c < n; ++c) {
     const u64 me = mine + (c >> LOG2) * R_LANE_STEP;
     foreign |= written[c] ? (written[c] ^ me) & ACTOR : 0;
@@ -133,11 +133,11 @@ static bool read_row(u64 *written, u64 *read, u64 *second, u32 n, u64 mine, u64 
   if (foreign || mixed) return false;
   if (last_epoch == my_epoch) {
     if (!lanes) return true;
-#pragma GCC ivdep
+    INDEPENDENT
     for (u32 c = 0; c < n; ++c) read[c] = of_both(read[c], mine + (c >> LOG2) * R_LANE_STEP);
     return true;
   }
-#pragma GCC ivdep
+  INDEPENDENT
   for (u32 c = 0; c < n; ++c) {
     second[c] = last_mine ? second[c] : read[c];
     read[c] = mine + (c >> LOG2) * R_LANE_STEP;
@@ -293,13 +293,13 @@ bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
   const u64 first = (address - cells->origin) >> cells->shift;
   const u32 log2 = __builtin_ctz(bytes) - cells->shift, n = LANES << log2;
   u64 *written = cells->words + first, *read = written + cells->count, *second = read + cells->count, foreign = 0;
-#pragma GCC ivdep
+  INDEPENDENT
   for (u32 c = 0; c < n; ++c) {
     const u64 word = written[c], one = read[c], me = mine + (c >> log2) * R_LANE_STEP;
     foreign |= (word ? (word ^ me) & ACTOR : 0) | (one ? (one ^ me) & ACTOR : 0) | second[c];
   }
   if (foreign) return false;
-#pragma GCC ivdep
+  INDEPENDENT
   for (u32 c = 0; c < n; ++c) written[c] = mine + (c >> log2) * R_LANE_STEP, read[c] = 0;
   return true;
 }

@@ -47,13 +47,20 @@ static bool matrix_rows(Warp &w, const Instr &i, u32 m, bool load, u64 *rows) {
 
 typedef u16 MatrixRow __attribute__((vector_size(16), aligned(2)));
 
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else  // g++ 11
+#define SHUFFLED(a, b, ...) __builtin_shuffle(a, b, MatrixRow{__VA_ARGS__})
+#endif
+
 // In place: element (r, c) to (c, r).
 static void transpose(MatrixRow (&m)[8]) {
   MatrixRow t[8];
-  constexpr MatrixRow LOW = {0, 8, 1, 9, 2, 10, 3, 11}, HIGH = {4, 12, 5, 13, 6, 14, 7, 15};
   for (int round = 0; round < 3; ++round) {  // each interleaves rows r and r + 4
-    for (int r = 0; r < 4; ++r)
-      t[2 * r] = __builtin_shuffle(m[r], m[r + 4], LOW), t[2 * r + 1] = __builtin_shuffle(m[r], m[r + 4], HIGH);
+    for (int r = 0; r < 4; ++r) {
+      t[2 * r] = SHUFFLED(m[r], m[r + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      t[2 * r + 1] = SHUFFLED(m[r], m[r + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
     memcpy(m, t, sizeof t);
   }
 }

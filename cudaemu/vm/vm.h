@@ -470,12 +470,19 @@ SHARED_CODE inline void blend(T *to, const T *from, u32 mask) {
       for (int e = 0; e < PER; ++e) to[lane * PER + e] = from[lane * PER + e];
 }
 
+// Before a loop whose iterations touch different memory. Clang has no such pragma that is a hint only: it looks itself.
+#if defined(__clang__)
+#define INDEPENDENT
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 // d[l] = f(s[l]...) in the lanes of `mask`. Sources and destination are the same register or disjoint.
 template <int PER = 1, class D, class F, class... S>
 inline void lanes(u32 mask, D *d, F f, const S *...s) {
   alignas(64) D spare[LANES * PER];
   D *out = mask == ALL ? d : spare;
-#pragma GCC ivdep
+  INDEPENDENT
   for (int lane = 0; lane < LANES * PER; ++lane) out[lane] = f(s[lane]...);
   if (mask != ALL) blend<PER>(d, spare, mask);
 }

@@ -14,7 +14,7 @@ static void shuffle_by(Warp &w, const Instr &i, u32 m) {
   alignas(64) u32 source[LANES], out[LANES], from[LANES], inside[LANES];
   const u32 *b = w.reg<u32>(i.o[3]), *c = w.reg<u32>(i.o[4]);
   memcpy(source, w.reg<u32>(i.o[2]), sizeof source);
-#pragma GCC ivdep
+  INDEPENDENT
   for (int lane = 0; lane < LANES; ++lane) {
     const s32 delta = b[lane] & 31, clamp = c[lane] & 31, segment = c[lane] >> 8 & 31;
     const s32 last = (lane & segment) | (clamp & ~segment), first = lane & segment;

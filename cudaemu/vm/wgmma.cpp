@@ -189,7 +189,8 @@ static inline bool add_row(float *c, const Factors &f, u32 row, u32 depth, int k
   if (as_half)
     for (int n = 0; n < 8; ++n) c[n] = odd_float(total[n]);
   else {
-    const Row rounded = __builtin_convertvector(RowDouble(RowBits(total) & ~0ull << (52 - std::min(kept, 23))), Row);
+    const Row rounded =
+        __builtin_convertvector(RowDouble(RowBits(total) & u64(~0ull << (52 - std::min(kept, 23)))), Row);
     memcpy(c, &rounded, sizeof rounded);
   }
   return true;
@@ -251,7 +252,7 @@ void Block::issue(Warp &w, Warpgroup::Part mine) {
       const u32 rows = m.swizzled / 16 - 1, phase = ((m.start >> 7) - m.base) & rows;
       const Visit *v = boxed(m.start);
       const bool moved = v && v->shifted && 16u << v->swizzle == m.swizzled;
-      const bool together = moved && !(m.base & rows) && !((m.start >> 7) - (v->shifted >> 7) & rows);
+      const bool together = moved && !(m.base & rows) && !(((m.start >> 7) - (v->shifted >> 7)) & rows);
       if (phase && !together)
         report(Problem::WGMMA_PATTERN, i.pc, who, m.start, m.swizzled | u32(is_a) << 16);
       else if (moved && !phase)
