@@ -334,6 +334,15 @@ static void compare(Warp &w, const Instr &i, u32 m) {
   write_truth(w, i, m, truth);
 }
 
+// What wraps is unsigned in C++.
+template <class T>
+using unsigned_of = std::make_unsigned_t<T>;
+template <class T>
+static inline T add_difference(T a, T b, T c) {
+  using U = unsigned_of<T>;
+  return T(U(c) + (a < b ? U(b) - U(a) : U(a) - U(b)));
+}
+
 #define BITWISE(suffix, T)                                                                                             \
   BINARY("add." suffix, T, a + b, INTEGER), BINARY("sub." suffix, T, a - b, INTEGER),                                  \
       BINARY("mul.lo." suffix, T, u64(a) * b, INTEGER), TERNARY("mad.lo." suffix, T, u64(a) * b + c, INTEGER),         \
@@ -348,13 +357,13 @@ static void compare(Warp &w, const Instr &i, u32 m) {
       BINARY("div." suffix, T, divide<T>(a, b), INTEGER), BINARY("rem." suffix, T, remainder<T>(a, b), INTEGER),      \
       SHIFT("shr." suffix, T, a >> (b >= 8 * sizeof(T) ? 8 * sizeof(T) - 1 : b) >> (T(-1) > 0 && b >= 8 * sizeof(T)), \
             integer(Undefined::MOVED_BY_2)),                                                                          \
-      TERNARY("sad." suffix, T, c + (a < b ? b - a : a - b), INTEGER), COMPARE("compare." suffix, T, compare<T>)
+      TERNARY("sad." suffix, T, add_difference(a, b, c), INTEGER), COMPARE("compare." suffix, T, compare<T>)
 
-#define PRODUCTS(suffix, T, W)                                                    \
-  WIDE("mul.wide." suffix, W, T, W(a) * W(b), INTEGER),                           \
-      BINARY("mul.hi." suffix, T, W(a) * W(b) >> 8 * sizeof(T), INTEGER),         \
-      TERNARY("mad.hi." suffix, T, T(W(a) * W(b) >> 8 * sizeof(T)) + c, INTEGER), \
-      MIXED("mad.wide." suffix, W, T, T, W, W(a) * W(b) + c, INTEGER)
+#define PRODUCTS(suffix, T, W)                                                                    \
+  WIDE("mul.wide." suffix, W, T, W(a) * W(b), INTEGER),                                           \
+      BINARY("mul.hi." suffix, T, W(a) * W(b) >> 8 * sizeof(T), INTEGER),                         \
+      TERNARY("mad.hi." suffix, T, T(unsigned_of<W>(W(a) * W(b) >> 8 * sizeof(T)) + c), INTEGER), \
+      MIXED("mad.wide." suffix, W, T, T, W, W(unsigned_of<W>(W(a) * W(b)) + c), INTEGER)
 
 #define FIELDS(u, s, U, S)                                                                                         \
   MIXED("bfe." u, U, U, u32, u32, extract<U>(a, b, c), integer(Undefined::MOVED_BY_2_3)),                          \
@@ -411,7 +420,7 @@ void register_integer(Registry &r) {
          TERNARY("mad.hi.s64", s64, u64(s128(a) * b >> 64) + c, INTEGER)});
   enter(r,
         {BINARY("mul24.lo.u32", u32, (a & 0xffffffu) * (b & 0xffffffu), INTEGER),
-         BINARY("mul24.lo.s32", s32, u32(s32(a << 8) >> 8) * u32(s32(b << 8) >> 8), INTEGER),
+         BINARY("mul24.lo.s32", s32, u32(s32(u32(a) << 8) >> 8) * u32(s32(u32(b) << 8) >> 8), INTEGER),
          BINARY("mul24.hi.u32", u32, u64(a & 0xffffffu) * (b & 0xffffffu) >> 16, INTEGER),
          BINARY("mul24.hi.s32", s32, s64(s32(u32(a) << 8) >> 8) * (s32(u32(b) << 8) >> 8) >> 16, INTEGER),
          TERNARY("mad24.lo.u32", u32, (a & 0xffffffu) * (b & 0xffffffu) + c, INTEGER),

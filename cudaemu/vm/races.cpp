@@ -273,7 +273,7 @@ void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32
     for (rest &= rest - 1; rest && address[__builtin_ctz(rest)] == address[lane]; rest &= rest - 1)
       another = __builtin_ctz(rest);
     u32 lanes = 1;  // side by side
-    for (; only && another == lane && rest >> (lane + lanes) & 1 &&
+    for (; only && another == lane && u64(rest) >> (lane + lanes) & 1 &&
            address[lane + lanes] == address[lane] + lanes * bytes;
          ++lanes)
       rest &= ~(1u << (lane + lanes));
