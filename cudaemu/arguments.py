@@ -61,7 +61,7 @@ def pack(value: Any, kind: ParameterType, name: str) -> bytes:
         except OverflowError:
             raise UserError(f"{name} must fit {kind.name}, got {value}") from None
     if number and kind.name in DTYPES["float16"].cpp:
-        return np.float16(value).tobytes()
+        return bytes(np.float16(value).tobytes())
     if number and kind.name in DTYPES["bfloat16"].cpp:
         return _bfloat16(float(value))
     if kind.kind == "?":

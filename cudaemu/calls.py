@@ -15,6 +15,7 @@ from cudaemu.arguments import is_tensor, kernel_types, parameter_names, source_t
 from cudaemu.build import Build, PtxCheck, compile_host
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
+from cudaemu.kernel import Configuration
 from cudaemu.options import DEFAULTS, Options, check_text, check_words
 from cudaemu.process import Ended, Host, ParameterType, runner
 from cudaemu.report import Report
@@ -284,7 +285,7 @@ def launch_kernel(
         packed = session.pack(args, types, called, outputs, label)
         for (_, size, _, offset), value in zip(info.params, packed):
             params[offset : offset + size] = value.ljust(size, b"\0")
-        result = session.execute(kernel, grids, blocks, shared, bytes(params), printed=terminal.show)
+        result = session.execute(Configuration(kernel, grids, blocks, shared, bytes(params)), printed=terminal.show)
         session.download()
         ending = f"the launch of {label} ended with CUDA error {result.code}" if result.code else ""
         return session.report(result.code, ending, ending)

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from cudaemu import engine
-from cudaemu.kernel import Region
+from cudaemu.kernel import Configuration, Region
 
 REPEATED = 16  # in the body of the loop
 TURNS = 20_000
@@ -77,12 +77,8 @@ def seconds(body: str, counters: bool, sanitize: bool) -> float:
     best = float("inf")
     for _ in range(5):
         start = time.process_time()
-        result = module.launch(
-            *("k", (1,), (32,), 0, data.ctypes.data.to_bytes(8, "little"), memory),
-            counters=counters,
-            sanitize=sanitize,
-            threads=1,
-        )
+        configuration = Configuration("k", (1, 1, 1), (32, 1, 1), params=data.ctypes.data.to_bytes(8, "little"))
+        result = module.launch(configuration, memory, engine.Settings(counters, sanitize, threads=1))
         best = min(best, time.process_time() - start)
         assert not result.findings, result.findings
     return best

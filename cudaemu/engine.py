@@ -13,11 +13,14 @@ import os
 import re
 import struct
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +30,7 @@ from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
 from cudaemu.findings import NOBODY, NOTES, PASSED_ON, SAME_BLOCK, Memory, Problem, Violation, explain, placed
 from cudaemu.hardware import Gpu, round_up
-from cudaemu.kernel import COUNTERS, KernelInfo, Place, Region
+from cudaemu.kernel import COUNTERS, Configuration, KernelInfo, Place, Region
 from cudaemu.lower import core, description
 from cudaemu.lower.description import Description
 from cudaemu.lower.tensor import ELEMENTS
@@ -48,6 +51,11 @@ FLAGS = [
     "-fno-trapping-math",
     "-fno-strict-aliasing",
 ]
+# A machine that looks for its own mistakes: docs/emulator.md, "A mistake of the emulator's own".
+SANITIZE = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+if os.environ.pop("CUDAEMU_SANITIZE", ""):
+    os.environ.pop("LD_PRELOAD", None)  # of AddressSanitizer: for this process, not for those that it starts
+    FLAGS += SANITIZE
 
 _NO_TRACE, _NO_EVENTS = np.zeros(0, TRACE), np.zeros(0, EVENT)
 MOST_BLOCKS = 1 << 28  # of a launch: even empty ones would take the machine a quarter of an hour
@@ -96,11 +104,18 @@ class _Spec(ctypes.Structure):
     ]
 
     @classmethod
+    def packed(cls, **fields: Any) -> bytes:
+        """The structure of these fields, several times as fast as by ctypes. KeyError if one is missing."""
+        packer, in_order = cls._packer()
+        grid, block, cluster, *others = in_order(fields)
+        return packer.pack(*grid, *block, *cluster, *others)
+
+    @classmethod
     @lru_cache
-    def packer(cls) -> struct.Struct:
-        """Packs the fields, several times as fast as ctypes."""
+    def _packer(cls) -> tuple[struct.Struct, Callable[[dict[str, Any]], tuple[Any, ...]]]:
         letters = {ctypes.c_uint32: "I", ctypes.c_uint32 * 3: "3I", ctypes.c_uint64: "Q", ctypes.c_void_p: "P"}
-        return struct.Struct("@" + "".join(letters[each[1]] for each in cls._fields_))
+        layout = "@" + "".join(letters[each[1]] for each in cls._fields_)
+        return struct.Struct(layout), itemgetter(*(each[0] for each in cls._fields_))
 
 
 @lru_cache
@@ -112,11 +127,12 @@ def library() -> ctypes.CDLL:
             pool.map(lambda source: toolchain.compile_cxx(source, ["-c", *FLAGS], f"{source.stem}.o"), SOURCES)
         )
     cxx = toolchain.find_cxx()
+    words = [cxx, "-shared", "-pthread", *(flag for flag in FLAGS if flag.startswith("-fsanitize=")), *objects]
 
     def link(out: Path) -> None:
-        toolchain.run([cxx, "-shared", "-pthread", *objects, "-o", out / "vm.so"])
+        toolchain.run([*words, "-o", out / "vm.so"])
 
-    vm = ctypes.CDLL(str(cache.get("vm", [cxx, *objects], link) / "vm.so"))
+    vm = ctypes.CDLL(str(cache.get("vm", words, link) / "vm.so"))
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
         ("vm_instructions", ctypes.c_char_p, []),
@@ -136,7 +152,7 @@ def library() -> ctypes.CDLL:
         ("vm_copy_undefined", None, [pointer, number, number, number]),
         ("vm_undefined_at", None, [pointer, number, number, pointer]),
         ("vm_undefined_store", ctypes.c_uint32, [pointer, ctypes.c_uint32]),
-        ("vm_program", pointer, [ctypes.c_char_p, *[pointer] * 5, ctypes.c_uint32]),
+        ("vm_program", pointer, [ctypes.c_char_p, *[pointer] * 6, ctypes.c_uint32]),
         ("vm_free_program", None, [pointer]),
         ("vm_launch", pointer, [pointer, ctypes.c_char_p, ctypes.c_char_p]),
         ("vm_wait", ctypes.c_int, [pointer, ctypes.c_double, pointer]),
@@ -176,6 +192,8 @@ def _check_mirrors(vm: ctypes.CDLL) -> None:
         ours |= {f"{structure}.{name}": offset for name, offset in offsets.items()} | {structure: dtype.itemsize}
     ours |= {f"LaunchSpec.{name}": getattr(_Spec, name).offset for name, *_ in _Spec._fields_}
     ours["LaunchSpec"] = ctypes.sizeof(_Spec)
+    ours |= {f"ProgramHeader.{name}": 4 * number for number, name in enumerate(core.Header._fields)}
+    ours["ProgramHeader"] = 4 * len(core.Header._fields)
     differ = sorted(name for name in numbers.keys() | ours.keys() if numbers.get(name) != ours.get(name))
     if flags != dict(core.Flag.__members__) or kinds != tuple(core.Kind.__members__):
         differ.append("the flags and kinds of lower/core.py")
@@ -204,15 +222,9 @@ class Past:
     MOST = 16  # in a row; those before them count as over
 
     def __init__(
-        self,
-        module: Module,
-        handle: int,
-        info: KernelInfo,
-        grid: Sequence[int],
-        block: Sequence[int],
-        before: Past | None,
+        self, module: Module, handle: int, info: KernelInfo, configuration: Configuration, before: Past | None
     ):
-        self.module, self.handle, self.info, self.grid, self.block = module, handle, info, grid, block
+        self.module, self.handle, self.info, self.configuration = module, handle, info, configuration
         number: int = before.number + 1 if before else 1
         self.before = before if module.vm.vm_keep(handle, number > self.MOST) else None
         self.number: int = number if self.before else 1
@@ -266,6 +278,31 @@ class Undefined:
 
     def __del__(self) -> None:
         self.vm.vm_free_undefined(self.handle)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the machine runs a launch. `trace`: the blocks (linear numbers) whose accesses are recorded, at most
+    `trace_rows` of them; `events`: those whose events are, with their clusters, at most `most_events`. `instructions`:
+    how many the warps of a block may execute together before it counts as an endless loop. `progress(done, blocks)` is
+    called some times per second. `blocks`: those that run, by their linear numbers, which may count from the end
+    (options.py), in whole clusters. `threads`: of the processor; None: one on each of its cores."""
+
+    counters: bool = True
+    sanitize: bool = True
+    trace: range | None = None
+    trace_rows: int = 1_000_000
+    events: range | None = None
+    most_events: int = 1_000_000
+    threads: int | None = None
+    instructions: int = 400_000_000
+    progress: Callable[[int, int], None] | None = None
+    multiprocessors: int = 132
+    blocks: range | None = None
+
+
+DEFAULTS = Settings()
+_NO_BLOCKS = range(0)
 
 
 @dataclass
@@ -415,10 +452,9 @@ class Module:
     def _build(self, function: ptx.Function, wary: bool = False) -> KernelInfo:
         program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, instructions(), wary)
         names = "".join(name + "\n" for name in program.names).encode()
-        buffers = [
-            np.frombuffer(part if len(part) else bytes(8), np.uint8)
-            for part in (program.words, program.header, program.constants, program.tables, program.flows)
-        ]
+        header = array("I", program.header)
+        parts = (program.words, header, program.functions, program.constants, program.tables, program.flows)
+        buffers = [np.frombuffer(part if len(part) else bytes(8), np.uint8) for part in parts]
         handle = self.vm.vm_program(names, *(buffer.ctypes.data for buffer in buffers), len(program.flows))
         self._handles.append(handle)
         files = self._ptx.files
@@ -442,60 +478,40 @@ class Module:
             program.shared,
             function.max_threads,
             places,
-            program.header[2],
-            program.header[1],
+            program.header.local_bytes,
+            program.header.frame_bytes,
             function.directives.get("reqnctapercluster"),
             handle,
         )
 
     def launch(
         self,
-        kernel: str,
-        grid: Sequence[int],
-        block: Sequence[int],
-        dynamic_shared: int,
-        params: bytes,
+        configuration: Configuration,
         memory: Sequence[Region],
+        settings: Settings = DEFAULTS,
         *,
-        counters: bool = True,
-        sanitize: bool = True,
-        trace: range | None = None,
-        trace_rows: int = 1_000_000,
-        events: range | None = None,
-        most_events: int = 1_000_000,
-        threads: int | None = None,
-        instructions: int = 400_000_000,
-        progress: Callable[[int, int], None] | None = None,
-        printed: Callable[[str], None] | None = None,
-        multiprocessors: int = 132,
         resident: int | None = None,
-        cooperative: bool = False,
         keep: bool = False,
         before: Past | None = None,
-        cluster: Sequence[int] | None = None,
-        blocks: range | None = None,
+        printed: Callable[[str], None] | None = None,
     ) -> LaunchResult:
         """Run a grid to its end, or to the first finding that is fatal.
 
-        `params`: the kernel's parameter block. `memory`: all that it may touch, besides the module's own variables.
-        `trace`: the blocks (linear numbers) whose accesses are recorded, at most `trace_rows` of them; `events`: those
-        whose events are, with their clusters, at most `most_events`. `instructions`: how many the warps of a block may
-        execute together before it counts as an endless loop. `progress(done, blocks)` is called some times per second,
-        and so is `printed` with what device code has printed since, which is then not in the result. `resident`: how
-        many blocks the GPU holds at a time (default: 16 on each of its `multiprocessors`), so that one may wait for
-        another; `cooperative`: for grid.sync(). `keep`: the
-        result has a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). `cluster`:
-        blocks of a cluster along x, y, z, if the launch or the kernel names them; the grid must be a multiple.
-        `blocks`: those that run, by their linear numbers, which may count from the end (options.py), in whole clusters.
-        Ctrl-C ends the launch. Raises PtxError if the kernel or the size of `params` is wrong."""
-        info = self._prepared(kernel) if sanitize else self.kernel(kernel)
+        `memory`: all that it may touch, besides the module's own variables. `resident`: how many blocks the GPU holds
+        at a time (default: 16 on each of its multiprocessors), so that one may wait for another. `keep`: the result has
+        a `past`; `before`: that of the launch before, which may still run (vm/dependent.cpp). `printed` is called some
+        times per second with what device code has printed since, which is then not in the result. Ctrl-C ends the
+        launch. Raises PtxError if the kernel, the size of its parameters, the grid or the cluster is wrong."""
+        kernel, params = configuration.kernel, configuration.params
+        info = self._prepared(kernel) if settings.sanitize else self.kernel(kernel)
         if len(params) != info.param_bytes:
             raise PtxError(f"the parameters of {kernel} must have {info.param_bytes} bytes, got {len(params)}")
-        grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+        grid = configuration.grid
+        cluster = configuration.cluster or info.cluster
         together = (*(cluster or ()), 1, 1, 1)[:3]
-        if cluster and any(blocks % each for blocks, each in zip(grid, together)):
+        if cluster and any(not each or blocks % each for blocks, each in zip(grid, together)):
             raise PtxError(f"{kernel}: the grid must be a multiple of the cluster {together}, got {grid}")
-        first, end = _some(blocks, math.prod(grid), math.prod(together))
+        first, end = _some(settings.blocks, math.prod(grid), math.prod(together))
         total = end - first
         if total > MOST_BLOCKS:
             raise PtxError(
@@ -503,33 +519,38 @@ class Module:
             )
         regions, table = self._table(memory)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        spec = _Spec.packer().pack(
-            *(*grid, *block, *together),
-            cluster is not None,
-            dynamic_shared,
-            round_up(info.static_shared + dynamic_shared, Gpu.shared_unit),
-            threads or cores,
-            counters,
-            sanitize,
-            len(params),
-            len(regions),
-            table,
-            trace.start if trace else 0,
-            trace.stop if trace else 0,
-            trace_rows,
-            events.start if events else 0,
-            events.stop if events else 0,
-            most_events,
-            instructions,
-            resident or 16 * multiprocessors,
-            multiprocessors,
-            cooperative,
-            self._heap or 0,
-            before.handle if before else 0,
-            keep,
-            self.undefined.handle,
-            *(first, end),
+        trace, events = settings.trace or _NO_BLOCKS, settings.events or _NO_BLOCKS
+        spec = _Spec.packed(
+            grid=grid,
+            block=configuration.block,
+            cluster=together,
+            explicit_cluster=cluster is not None,
+            dynamic_shared=configuration.shared,
+            shared_window=round_up(info.static_shared + configuration.shared, Gpu.shared_unit),
+            threads=settings.threads or cores,
+            count=settings.counters,
+            sanitize=settings.sanitize,
+            param_bytes=len(params),
+            allocation_count=len(regions),
+            allocations=table,
+            trace_first=trace.start,
+            trace_end=trace.stop,
+            trace_limit=settings.trace_rows,
+            event_first=events.start,
+            event_end=events.stop,
+            event_limit=settings.most_events,
+            budget=settings.instructions,
+            resident=resident or 16 * settings.multiprocessors,
+            multiprocessors=settings.multiprocessors,
+            cooperative=configuration.cooperative,
+            heap=self._heap or 0,
+            before=before.handle if before else 0,
+            kept=keep,
+            undefined=self.undefined.handle,
+            first_block=first,
+            end_block=end,
         )
+        counters, progress = settings.counters, settings.progress
         vm, start, done = library(), time.perf_counter(), ctypes.c_uint64()
         said: list[str] = []
         decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end within a character
@@ -547,12 +568,10 @@ class Module:
             take_output()
             if progress:
                 progress(done.value, total)
-            result = self._result(
-                running, info, block, grid, regions, counters, done.value, start, before, dynamic_shared
-            )
+            result = self._result(running, info, configuration, regions, counters, done.value, start, before)
             result.output, result.total = "".join(said), total
             if keep:
-                result.past, kept = Past(self, running, info, grid, block, before), True
+                result.past, kept = Past(self, running, info, configuration, before), True
             return result
         finally:
             if not kept:
@@ -573,14 +592,12 @@ class Module:
         self,
         running: int,
         info: KernelInfo,
-        block: Sequence[int],
-        grid: Sequence[int],
+        configuration: Configuration,
         regions: Sequence[Region],
         counters: bool,
         done: int,
         start: float,
         before: Past | None,
-        dynamic_shared: int,
     ) -> LaunchResult:
         vm = library()
         rows = ctypes.c_uint64()
@@ -609,7 +626,7 @@ class Module:
         raw = np.zeros(found, _FINDING)
         vm.vm_findings(running, raw.ctypes.data, len(raw))
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
-        findings = [_violation(row, info, block, grid, Memory(info, regions), before, dynamic_shared) for row in raw]
+        findings = [_violation(row, info, configuration, Memory(info, regions), before) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
         notes = [finding for finding in findings if finding.kind in NOTES]
         stores = {self.undefined.store(each.place.pc): each for each in findings if each.problem == PASSED_ON}
@@ -636,8 +653,8 @@ def _some(blocks: range | None, total: int, together: int) -> tuple[int, int]:
     return min(first, end), end
 
 
-def _start(array: np.ndarray | None) -> int:
-    return 0 if array is None else array.ctypes.data
+def _start(marks: np.ndarray | None) -> int:
+    return 0 if marks is None else marks.ctypes.data
 
 
 def _thread(linear: int, block: Sequence[int]) -> tuple[int, int, int]:
@@ -669,17 +686,11 @@ def _of_a_library(found: Violation) -> bool:
 
 
 def _violation(
-    row: np.void,
-    info: KernelInfo,
-    block: Sequence[int],
-    grid: Sequence[int],
-    memory: Memory,
-    before: Past | None,
-    dynamic_shared: int,
+    row: np.void, info: KernelInfo, configuration: Configuration, memory: Memory, before: Past | None
 ) -> Violation:
     problem, launches_ago = problems()[int(row["problem"])], int(row["other_launch"])
     other = before.ago(launches_ago) if before and launches_ago else None
-    other_info, other_grid, other_dim = (other.info, other.grid, other.block) if other else (info, grid, block)
+    other_info, of_other = (other.info, other.configuration) if other else (info, configuration)
     other_thread, other_pc, other_block = (int(row[f"other_{what}"]) for what in ("thread", "pc", "block"))
     place = info.instructions[int(row["pc"])]
     constant = problem.name == "GLOBAL_BOUNDS" and place.text.startswith("ld.const")
@@ -687,18 +698,18 @@ def _violation(
         problem=problem.name,
         kind="out of bounds constant" if constant else problem.kind,
         kernel=info.name,
-        block=_thread(int(row["block"]), grid),
-        thread=_thread(int(row["thread"]), block),
+        block=_thread(int(row["block"]), configuration.grid),
+        thread=_thread(int(row["thread"]), configuration.block),
         place=place,
         count=int(row["count"]),
         address=int(row["address"]),
         size=int(row["size"]),
         fatal=bool(problem.code),
-        other_thread=None if other_thread == NOBODY else _thread(other_thread, other_dim),
-        other_block=None if other_block == SAME_BLOCK else _thread(other_block, other_grid),
+        other_thread=None if other_thread == NOBODY else _thread(other_thread, of_other.block),
+        other_block=None if other_block == SAME_BLOCK else _thread(other_block, of_other.grid),
         other_place=None if other_pc == NOBODY else other_info.instructions[other_pc],
         other_kernel=other.info.name if other else "",
         launches_ago=launches_ago,
-        dynamic_shared=dynamic_shared,
+        dynamic_shared=configuration.shared,
     )
     return replace(found, message=explain(found, memory))

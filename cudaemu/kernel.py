@@ -33,6 +33,25 @@ class Region:
     whole: np.ndarray | None = None
 
 
+Dim = tuple[int, int, int]  # along x, y, z
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A launch as `<<<>>>` has it: of which kernel, with what. `shared`: dynamic shared memory in bytes; `params`: the
+    kernel's parameter block; `cluster`: blocks of a cluster, if the launch names them; `cooperative`: for grid.sync();
+    `early`: it may begin before the launch before it has ended."""
+
+    kernel: str
+    grid: Dim
+    block: Dim
+    shared: int = 0
+    params: bytes = b""
+    cluster: Dim | None = None
+    cooperative: bool = False
+    early: bool = False
+
+
 class Place(NamedTuple):
     """One instruction of a kernel.
 

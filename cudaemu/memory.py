@@ -75,7 +75,8 @@ class Allocation:
         """Which of these bytes were never written."""
         if not len(self.marks):
             return np.zeros(len(self.data[where]), bool)
-        return (self.marks[1:][where] == 0) & (self.marks[0] == 0)
+        none_written: np.ndarray = (self.marks[1:][where] == 0) & (self.marks[0] == 0)
+        return none_written
 
     def describe(self, address: int) -> str:
         """What lies at an address in or around this allocation: "C[3, 17]", "8 bytes past the end of C"."""
@@ -179,8 +180,8 @@ class Arena(AddressMap):
         raise OSError(ctypes.get_errno(), "no range of addresses is free (many runs at once, or ulimit -v)")
 
     def _map_marks(self) -> int:
-        mapped = _libc.mmap(None, ARENA_BYTES, _READ_WRITE, _SHARED | _NO_RESERVE, self.file, ARENA_BYTES)
-        if mapped in (None, ctypes.c_void_p(-1).value):
+        mapped: int | None = _libc.mmap(None, ARENA_BYTES, _READ_WRITE, _SHARED | _NO_RESERVE, self.file, ARENA_BYTES)
+        if mapped is None or mapped == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "no range of addresses is free (many runs at once, or ulimit -v)")
         return mapped
 

@@ -32,6 +32,7 @@ from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import UNNAMED
 from cudaemu.errors import UserError
 from cudaemu.hardware import Gpu
+from cudaemu.kernel import Configuration
 from cudaemu.memory import Arena
 from cudaemu.terminal import hold_standard_descriptors
 
@@ -76,6 +77,13 @@ class Request(IntEnum):
     MODULE = 20
     MOVED = 21
     DONE = 22
+
+
+# What the runtime knows of the device: the fields of host/channel.h's Device and their types, as `struct` has them.
+DEVICE = dict.fromkeys(("base", "bytes", "total_memory", "free_memory"), "Q") | dict.fromkeys(
+    ("major", "minor", "multiprocessors", "l2_bytes", "shared_per_block", "shared_per_multiprocessor",
+     "threads_per_multiprocessor", "blocks_per_multiprocessor"), "i"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -141,20 +149,6 @@ class KernelDescription:
 
 
 @dataclass(frozen=True)
-class HostLaunch:
-    """The request of a `<<<>>>` within the limits. `early`: it may begin before the one before it has ended."""
-
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int] | None  # if the launch or the kernel names one
-    shared: int  # dynamic, bytes
-    params: bytes
-    cooperative: bool
-    early: bool
-
-
-@dataclass(frozen=True)
 class Served:
     """The result of a launch: a cudaError_t, whether the device is lost, and whether device memory may hold undefined
     values, so that copies and fills must be reported (`Request.MOVED`)."""
@@ -179,7 +173,7 @@ class Device(Protocol):
     def describe(self, kernel: str) -> KernelDescription | None: ...
 
     def launch(
-        self, request: HostLaunch, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+        self, configuration: Configuration, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
     ) -> Served:
         """Run it; `printed` takes what the kernel prints, as it runs; `where` asks for file, line and function of the
         learner's code that launched it."""
@@ -356,7 +350,7 @@ class Host:
             raise RuntimeError(f"a program that waits for a kernel asks for {asked[0].name}")
         return _Reader(struct.pack("=I", 0), 0) if asked is None else asked[1]
 
-    def _finish(self, process: subprocess.Popen) -> None:
+    def _finish(self, process: subprocess.Popen[bytes]) -> None:
         while True:
             try:
                 process.wait()
@@ -398,17 +392,28 @@ class Host:
             )
 
     def _answer(self, request: Request, reader: _Reader) -> bytes:
-        return getattr(self, "_" + request.name.lower())(reader) or b""
+        answer = _ANSWERS[request](self, reader)
+        if reader.left:
+            raise RuntimeError(f"{request.name} has {reader.left} bytes more in host/*.h than in process.py")
+        return answer
 
     def _hello(self, reader: _Reader) -> bytes:
         gpu = self.gpu
-        return struct.pack(
-            "=4Q8i",
-            *(self.device.arena.base, memory.ARENA_BYTES, memory.total_memory(), memory.available_memory()),
-            gpu.arch.major,
-            gpu.arch.minor,
-            *(gpu.sms, gpu.l2_mb << 20, gpu.shared_per_block, gpu.shared_kb * 1024, gpu.warps * 32, gpu.blocks),
-        )
+        fields = {
+            "base": self.device.arena.base,
+            "bytes": memory.ARENA_BYTES,
+            "total_memory": memory.total_memory(),
+            "free_memory": memory.available_memory(),
+            "major": gpu.arch.major,
+            "minor": gpu.arch.minor,
+            "multiprocessors": gpu.sms,
+            "l2_bytes": gpu.l2_mb << 20,
+            "shared_per_block": gpu.shared_per_block,
+            "shared_per_multiprocessor": gpu.shared_kb * 1024,
+            "threads_per_multiprocessor": gpu.warps * 32,
+            "blocks_per_multiprocessor": gpu.blocks,
+        }
+        return struct.pack("=" + "".join(DEVICE.values()), *(fields[name] for name in DEVICE))
 
     def _kernel(self, reader: _Reader) -> bytes:
         found = self.device.describe(reader.text())
@@ -428,9 +433,15 @@ class Host:
         cooperative, early, shared = reader.take("IIQ")
         kernel, params = reader.text(), reader.data()
         served = self.device.launch(
-            HostLaunch(
-                *(kernel, sizes[:3], sizes[3:6], sizes[6:] if sizes[6] else None),
-                *(shared, params, bool(cooperative), bool(early)),
+            Configuration(
+                kernel,
+                grid=sizes[:3],
+                block=sizes[3:6],
+                shared=shared,
+                params=params,
+                cluster=sizes[6:] if sizes[6] else None,
+                cooperative=bool(cooperative),
+                early=bool(early),
             ),
             self._print,
             self._where,
@@ -618,6 +629,29 @@ class Host:
 
 
 _REQUESTS = frozenset(Request)
+_ANSWERS: Mapping[Request, Callable[[Host, _Reader], bytes]] = {
+    Request.HELLO: Host._hello,
+    Request.KERNEL: Host._kernel,
+    Request.LAUNCH: Host._launch,
+    Request.ALLOCATE: Host._allocate,
+    Request.RELEASE: Host._release,
+    Request.FIND: Host._find,
+    Request.OUTSIDE: Host._outside,
+    Request.SYMBOL: Host._symbol,
+    Request.REFUSED: Host._refused,
+    Request.FAULT: Host._fault,
+    Request.SIGNATURE: Host._signature,
+    Request.RESULT: Host._result,
+    Request.NOTE: Host._note,
+    Request.MEMORY: Host._memory,
+    Request.EXTENSION: Host._extension,
+    Request.OCCUPANCY: Host._occupancy,
+    Request.SHARED_ROOM: Host._shared_room,
+    Request.UNWRITTEN: Host._unwritten,
+    Request.REMARK: Host._remark,
+    Request.MODULE: Host._module,
+    Request.MOVED: Host._moved,
+}  # DONE answers what is said while a kernel runs
 _layout = lru_cache(struct.Struct)
 
 
@@ -631,6 +665,11 @@ class _Reader:
         fields = _layout("=" + layout)
         self._at += fields.size
         return fields.unpack_from(self._data, self._at - fields.size)
+
+    @property
+    def left(self) -> int:
+        """How many bytes have not been read."""
+        return len(self._data) - self._at
 
     def data(self) -> bytes:
         (size,) = self.take("I")

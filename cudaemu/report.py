@@ -15,14 +15,12 @@ import numpy as np
 from cudaemu import arrays, cpp, findings
 from cudaemu.compiler.symbols import readable, short
 from cudaemu.errors import CheckFailed
-from cudaemu.kernel import CATEGORIES, COUNTERS, SPACES, KernelInfo, Place
+from cudaemu.kernel import CATEGORIES, COUNTERS, SPACES, Dim, KernelInfo, Place
 from cudaemu.memory import AddressMap, Allocation
 from cudaemu.process import HostFinding, library_of
 from cudaemu.timeline import Timeline
 from cudaemu.trace import Access, Space
 from cudaemu.units import MMA, WGMMA
-
-Dim = tuple[int, int, int]
 
 # ncu's names of the hardware counters that ours equal; CAVEATS in common/measure/ncu.py lists the exceptions.
 METRICS = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,13 @@ from cudaemu.arguments import check_array, is_tensor, pack
 from cudaemu.compiler.symbols import OF_FILE, qualified, readable
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch, Gpu, check_target, occupancy
-from cudaemu.kernel import KernelInfo, Region
+from cudaemu.kernel import Configuration, Dim, KernelInfo, Region
 from cudaemu.memory import Allocation, Arena
 from cudaemu.options import Progress
-from cudaemu.process import Device, HostFinding, HostLaunch, KernelDescription, ParameterType, Served, library_of
+from cudaemu.process import Device, HostFinding, KernelDescription, ParameterType, Served, library_of
 from cudaemu.report import Counters, Finding, Launch, Report, Sums, Trace, add_up, explain, shared_names
 from cudaemu.timeline import Events
-
-Dim = tuple[int, int, int]
+from cudaemu.trace import TRACE
 
 STATIC_SHARED_LIMIT = 48 << 10  # bytes; ptxas refuses more on every GPU
 REFUSED = (701, False, False)  # cudaErrorLaunchOutOfResources
@@ -98,21 +99,24 @@ class Session(Device):
         check_target(module.module.target, gpu)
         self.module, self.arena, self.gpu = module.module, module.arena, gpu
         self.loaded: list[engine.Module] = []  # by the program, while it ran
-        self.options: dict[str, Any] = {
-            "counters": counters,
-            "sanitize": sanitize,
-            "threads": threads,
-            "progress": progress,
-            "blocks": blocks,
-        }
+        self.settings = engine.Settings(
+            counters=counters,
+            sanitize=sanitize,
+            events=events.blocks if events else None,
+            most_events=events.most if events else 0,
+            threads=threads,
+            progress=progress,
+            multiprocessors=gpu.sms,
+            blocks=blocks,
+        )
         self.refused_launch, self.asked = refused_launch, 0  # launches
         self.trace, self.events, self.on_finding = trace, events, on_finding
         self.source, self.defines = source, defines
         self.stubs = frozenset(map(qualified, self.module.kernel_names))
         self.tensors: dict[str, Allocation] = {}
         self.launches: list[Launch] = []
-        self.findings: dict[tuple, Finding | HostFinding] = {}
-        self.notes: dict[tuple, Finding | HostFinding] = {}  # what looks harmless, or may be meant
+        self.findings: dict[tuple[object, ...], Finding | HostFinding] = {}
+        self.notes: dict[tuple[object, ...], Finding | HostFinding] = {}  # what looks harmless, or may be meant
         self.sums: dict[object, Sums] = {}  # what launches have counted
         self._memory: tuple[int, list[Region]] = (-1, [])
         self.rows: list[np.ndarray] = []
@@ -191,24 +195,19 @@ class Session(Device):
         )
 
     def launch(
-        self, request: HostLaunch, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+        self, configuration: Configuration, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
     ) -> Served:
-        before, self.before = self.before if request.early else None, None
+        before, self.before = self.before if configuration.early else None, None
         self.asked += 1
         if self.asked == self.refused_launch:
-            return Served(*REFUSED, refused=f"{readable(request.kernel)}: launch {self.asked} is refused, as asked for")
+            name = readable(configuration.kernel)
+            return Served(*REFUSED, refused=f"{name}: launch {self.asked} is refused, as asked for")
         # From this compute capability on, the next launch may be one that begins early.
-        keep = self.options["sanitize"] and Arch(9, 0).runs_on(self.gpu.arch)
-        module, kernel = self._module(request.kernel, "kernel")
-        result = self.execute(
-            *(kernel, request.grid, request.block, request.shared, request.params, request.cooperative),
-            cluster=request.cluster,
-            keep=keep,
-            before=before,
-            printed=printed,
-            where=where,
-            module=module,
-        )
+        keep = self.settings.sanitize and Arch(9, 0).runs_on(self.gpu.arch)
+        module, kernel = self._module(configuration.kernel, "kernel")
+        if kernel != configuration.kernel:
+            configuration = replace(configuration, kernel=kernel)
+        result = self.execute(configuration, module, keep=keep, before=before, printed=printed, where=where)
         self.before = result.past
         self._latest = module.kernel(kernel)
         return Served(result.code, result.code != 0, bool(self.module.undefined))
@@ -256,40 +255,31 @@ class Session(Device):
 
     def execute(
         self,
-        kernel: str,
-        grid: Dim,
-        block: Dim,
-        shared: int,
-        params: bytes,
-        cooperative: bool = False,
-        cluster: Dim | None = None,
+        configuration: Configuration,
+        module: engine.Module | None = None,
+        *,
         keep: bool = False,
         before: engine.Past | None = None,
         printed: Callable[[str], None] | None = None,
         where: Callable[[], tuple[str, int, str]] | None = None,
-        module: engine.Module | None = None,
     ) -> engine.LaunchResult:
-        """Run one launch and note what it leaves. `cluster`: blocks of a cluster, if not the kernel's own; `keep`,
-        `before`, `printed`: of Module.launch; `where` asks for the place in the host code; `module`: if it is another
-        one than the program's."""
+        """Run one launch and note what it leaves. `module`: if it is another one than the program's; `keep`, `before`,
+        `printed`: of Module.launch; `where` asks for the place in the host code."""
         module = module or self.module
-        info = module.kernel(kernel)
-        traced = None
+        kernel, grid, block = configuration.kernel, configuration.grid, configuration.block
+        info, settings = module.kernel(kernel), self.settings
         if self.trace is not None:
             left = self.trace.max_rows - sum(map(len, self.rows))
-            traced = {"trace": self.trace.blocks or range(grid[0] * grid[1] * grid[2]), "trace_rows": left}
+            settings = replace(settings, trace=self.trace.blocks or range(math.prod(grid)), trace_rows=left)
         # Registers, which are ptxas's business, are not known here.
-        fit = occupancy(self.gpu, block[0] * block[1] * block[2], None, info.static_shared + shared)
-        room = {
-            "multiprocessors": self.gpu.sms,
-            "resident": max(1, fit.blocks) * self.gpu.sms,
-            "cooperative": cooperative,
-            "cluster": cluster or info.cluster,
-        }
-        noted = {"events": self.events.blocks, "most_events": self.events.most} if self.events else {}
-        ours = {**noted, **room, "keep": keep, "before": before, "printed": printed}
-        options = {**self.options, **(traced or {}), **ours}
-        result = module.launch(kernel, grid, block, shared, params, self._regions(), **options)
+        fit = occupancy(self.gpu, math.prod(block), None, info.static_shared + configuration.shared)
+        result = module.launch(
+            *(configuration, self._regions(), settings),
+            resident=max(1, fit.blocks) * self.gpu.sms,
+            keep=keep,
+            before=before,
+            printed=printed,
+        )
         told = [*result.findings, *result.notes]
         caller = where()[:2] if where and any(library_of(each.place.file) for each in told) else ("", 0)
         for finding in result.findings:
@@ -311,9 +301,8 @@ class Session(Device):
             self.rows.append(result.trace)
         if self.events:
             self.note_events(result, info, self.events)
-        self.launches.append(
-            Launch(readable(kernel), grid, block, info.static_shared + shared, sums, info.instructions)
-        )
+        shared = info.static_shared + configuration.shared
+        self.launches.append(Launch(readable(kernel), grid, block, shared, sums, info.instructions))
         return result
 
     def _regions(self) -> list[Region]:
@@ -345,7 +334,7 @@ class Session(Device):
             total += counted
             for line, counters in of_lines.items():
                 lines.setdefault(line, Counters()).__iadd__(counters)
-        rows = np.concatenate(self.rows) if self.rows else np.empty(0, engine.TRACE)
+        rows = np.concatenate(self.rows) if self.rows else np.empty(0, TRACE)
         places = self.arena.snapshot()
         by_base = {allocation.base: allocation for allocation in places.allocations}
         return Report(

@@ -243,11 +243,14 @@ class _Event:
     number: int
 
 
+_Key = tuple[Any, ...]  # of what is waited for, or of a group: the kind, and where
+
+
 @dataclass
 class _Warp:
     ahead: int = 0  # its time, less the instructions that it has executed
-    waits: dict[tuple, tuple[int, str, int]] = field(default_factory=dict)  # since when, for what, and where it does
-    polls: tuple | None = None  # the one of `waits` for which it looks again and again, if it does nothing else
+    waits: dict[_Key, tuple[int, str, int]] = field(default_factory=dict)  # since when, for what, and where it does
+    polls: _Key | None = None  # the one of `waits` for which it looks again and again, if it does nothing else
     waited: list[tuple[int, int, str, int, bool]] = field(default_factory=list)  # from, to, for what, where, is it over
     last: int = 0
     ended: bool = False
@@ -281,7 +284,7 @@ class _Reader:
         self.passed: set[tuple[int, int]] = set()
         self.clusters: dict[tuple[int, int], int] = defaultdict(int)  # the last arrival at a barrier of a cluster
         self.mbarriers: dict[tuple[int, int], _Mbarrier] = {}
-        self.groups: dict[tuple, dict[int, _Group]] = defaultdict(dict)
+        self.groups: dict[_Key, dict[int, _Group]] = defaultdict(dict)
         self.spans: list[Span] = []
 
     def take(self, e: _Event) -> None:
@@ -302,7 +305,7 @@ class _Reader:
     def line(self, pc: int | None) -> int:
         return self.code[pc].line if pc is not None and pc < len(self.code) else 0
 
-    def go_on(self, e: _Event, warp: _Warp, key: tuple, what: str, now: int, until: int) -> None:
+    def go_on(self, e: _Event, warp: _Warp, key: _Key, what: str, now: int, until: int) -> None:
         """The warp has waited until then, if it had to. (What it waits for may have been over before it looked.)"""
         warp.polls = None
         since, what, pc = warp.waits.pop(key, (now, what, e.pc))
@@ -383,12 +386,12 @@ class _Reader:
 
     # ---- groups
 
-    def issue(self, key: tuple, e: _Event, now: int, amount: int) -> None:
+    def issue(self, key: _Key, e: _Event, now: int, amount: int) -> None:
         group = self.groups[key].setdefault(e.at, _Group(now, pc=e.pc))
         group.first, group.issued = min(group.first, now), max(group.issued, now)
         group.amount += amount
 
-    def done(self, kind: Kind, key: tuple, e: _Event, now: int) -> None:
+    def done(self, kind: Kind, key: _Key, e: _Event, now: int) -> None:
         for number in [number for number in self.groups[key] if number < e.at]:
             group = self.groups[key].pop(number)
             self.add(kind, e.block, e.warp, group.first, now, group.pc, number=number, amount=group.amount)

@@ -99,9 +99,9 @@ def parse_lines(listing: str, source: Path) -> dict[str, list[tuple[int, Instruc
     return functions
 
 
-def histogram(instructions: Sequence[Instruction]) -> dict[str, Counter]:
+def histogram(instructions: Sequence[Instruction]) -> dict[str, Counter[str]]:
     """group -> opcode -> how often it occurs in the code (not: is executed), groups in the order of GROUPS."""
-    counts: dict[str, Counter] = {name: Counter() for name, _ in GROUPS} | {"other": Counter()}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in (*(name for name, _ in GROUPS), "other")}
     for instruction in instructions:
         counts[instruction.group][instruction.opcode] += 1
     return {name: counter for name, counter in counts.items() if counter}

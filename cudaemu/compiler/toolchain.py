@@ -285,7 +285,7 @@ def run(
 SIGNALLED = 128  # a shell's exit status for what a signal ended: this, and the signal's number
 
 
-def _end_group(process: subprocess.Popen) -> None:
+def _end_group(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

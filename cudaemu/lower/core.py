@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from cudaemu.lower.description import Description
 from cudaemu.ptx import (
@@ -261,16 +261,42 @@ class Template:
         )
 
 
+class Header(NamedTuple):
+    """Of a program: a word each, as ProgramHeader of launch.cpp has them; engine.library() compares the two."""
+
+    instructions: int
+    frame_bytes: int
+    local_bytes: int
+    static_shared: int  # bytes
+    granule_log2: int  # of the shadow of shared memory
+    constants: int  # how many
+    table_words: int  # of all tables
+    predicates: int  # where they begin in the frame; then its registers of 2, 4, 8, 16 bytes
+    registers_2: int
+    registers_4: int
+    registers_8: int
+    registers_16: int
+    entry: int  # pc
+    local_static: int  # bytes of local memory below the stack
+    stack: int  # where its place is in the frame, or ~0
+    fences: int  # whether there are any
+    global_granule_log2: int  # of the smallest store to global memory
+    global_access_log2: int  # of the smallest access
+    registers: int  # of a thread at launch, or 0
+    functions: int  # how many
+
+
 @dataclass
 class Program:
-    """A kernel, ready for the machine. `words`, `header`, `constants`, `tables`, `flows`: see vm_program in
+    """A kernel, ready for the machine. `words`, `functions`, `constants`, `tables`, `flows`: see vm_program in
     launch.cpp."""
 
     name: str
     instructions: list[Lowered]
     names: list[str]
     words: array[int]
-    header: array[int]
+    header: Header
+    functions: array[int]
     constants: array[int]
     tables: array[int]
     flows: array[int]

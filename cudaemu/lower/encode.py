@@ -18,6 +18,7 @@ from cudaemu.lower.core import (
     Def,
     Flag,
     FrameBytes,
+    Header,
     Kind,
     Lowered,
     Lowering,
@@ -531,34 +532,34 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
         tables.extend((len(entries), *entries))
     entry = lowering.units[-1]
     begins = {unit.function.name: unit.begin for unit in lowering.units[:-1]}
-    functions = [begins.get(name, NONE) for name in lowering.module.functions]
+    functions = array("I", [begins.get(name, NONE) for name in lowering.module.functions])
     local_bytes = -(-entry.frame_bytes // STACK_UNIT) * STACK_UNIT if calls else entry.frame_bytes
     granule = min({lowered.access for lowered in code} - {0}, default=16)
     stores = {lowered.global_store for lowered in code} - {0}
     touched = stores | {lowered.global_load for lowered in code} - {0}
     orders = Flag.ACQUIRE | Flag.RELEASE
     ordered = "fence" in names or any(flags & orders for flags in {lowered.flags for lowered in code})
-    header = array(
-        "I",
-        (
-            len(code),
-            offset,
-            local_bytes + (STACK_BYTES if calls else 0),
-            lowering.static_shared,
-            int(math.log2(min(granule, 16))),
-            len(table) // 4,
-            len(tables),
-            *base.values(),
-            entry.begin,
-            local_bytes,
-            stack,
-            int(ordered),
-            int(math.log2(min(stores))) if stores else NO_GRANULE,
-            int(math.log2(min(touched))) if touched else NO_GRANULE,
-            _registers(lowering.function),
-            len(functions),
-            *functions,
-        ),
+    header = Header(
+        instructions=len(code),
+        frame_bytes=offset,
+        local_bytes=local_bytes + (STACK_BYTES if calls else 0),
+        static_shared=lowering.static_shared,
+        granule_log2=int(math.log2(min(granule, 16))),
+        constants=len(table) // 4,
+        table_words=len(tables),
+        predicates=base[0],
+        registers_2=base[2],
+        registers_4=base[4],
+        registers_8=base[8],
+        registers_16=base[16],
+        entry=entry.begin,
+        local_static=local_bytes,
+        stack=stack,
+        fences=int(ordered),
+        global_granule_log2=int(math.log2(min(stores))) if stores else NO_GRANULE,
+        global_access_log2=int(math.log2(min(touched))) if touched else NO_GRANULE,
+        registers=_registers(lowering.function),
+        functions=len(functions),
     )
     shared = [(v.name, at, v.size) for v, at in lowering.offsets.items() if v.space == "shared"]
     return Program(
@@ -567,6 +568,7 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
         list(names),
         words,
         header,
+        functions,
         array("Q", table),
         tables,
         flows,

@@ -282,6 +282,19 @@ struct LaunchSpec {
   u64 first_block, end_block;  // of those that run, in whole clusters
 };
 
+// What each is: class Header of lower/core.py.
+// clang-format off
+#define PROGRAM_HEADER(X) \
+  X(instructions) X(frame_bytes) X(local_bytes) X(static_shared) X(granule_log2) X(constants) X(table_words) \
+  X(predicates) X(registers_2) X(registers_4) X(registers_8) X(registers_16) X(entry) X(local_static) X(stack) \
+  X(fences) X(global_granule_log2) X(global_access_log2) X(registers) X(functions)
+// clang-format on
+struct ProgramHeader {
+#define X(name) u32 name;
+  PROGRAM_HEADER(X)
+#undef X
+};
+
 static const Registry &registry() {
   static const Registry all = [] {
     Registry r;
@@ -382,7 +395,10 @@ const char *vm_mirrors() {
     X(GLOBAL) X(SHARED) X(LOCAL) X(CLUSTER)
 #undef X
 #define X(type) say(#type, sizeof(type));
-    X(LaunchSpec) X(Finding) X(Counters) X(TraceRow) X(Event)
+    X(LaunchSpec) X(ProgramHeader) X(Finding) X(Counters) X(TraceRow) X(Event)
+#undef X
+#define X(field) say("ProgramHeader." #field, offsetof(ProgramHeader, field));
+    PROGRAM_HEADER(X)
 #undef X
 #define X(type, field) say(#type "." #field, offsetof(type, field));
     X(LaunchSpec, grid) X(LaunchSpec, block) X(LaunchSpec, cluster) X(LaunchSpec, explicit_cluster)
@@ -422,15 +438,12 @@ const char *vm_problems() {
 }
 
 // Null if an instruction is none of the machine's. names: one per line. words, for each instruction: name, guard, negate,
-// flags, kind, target, count, operands.
-// header: instructions, bytes of a frame, of local and of static shared memory, log2 of the shadow's granule, number of
-// constants, words of all tables; where the frame's predicates begin, its registers of 2, 4, 8, 16 bytes; pc of the entry,
-// bytes of local memory below the stack, where the stack's place is (or ~0), fences, log2 of the smallest store to global
-// memory, and of the smallest access; registers of a thread at launch, or 0; number of functions and pc of each (or ~0). flows: whether local memory is read; number of registers that may be read before they
-// are written, and their places; then for each TRACKED instruction: pc, number of registers that it writes, that it reads,
-// and their places. constants: offset, width, special, value of each. tables: length and entries of each.
-Program *vm_program(const char *names, const u32 *words, const u32 *header, const u64 *constants, const u32 *tables,
-                    const u32 *flows, u32 flow_words) {
+// flags, kind, target, count, operands. functions: pc of each, or ~0. constants: offset, width, special, value of each.
+// tables: length and entries of each. flows: whether local memory is read; number of registers that may be read before
+// they are written, and their places; then for each TRACKED instruction: pc, number of registers that it writes, that it
+// reads, and their places.
+Program *vm_program(const char *names, const u32 *words, const ProgramHeader *header, const u32 *functions,
+                    const u64 *constants, const u32 *tables, const u32 *flows, u32 flow_words) {
   std::vector<const Entry *> named, entries;  // by name, by instruction
   for (const char *at = names; *at;) {
     const char *end = strchr(at, '\n');
@@ -440,18 +453,20 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
     at = end + 1;
   }
   Program *p = new Program;
-  p->frame_bytes = header[1], p->local_bytes = header[2], p->static_shared = header[3], p->granule_log2 = header[4];
-  std::copy(header + 7, header + 12, p->bounds);
-  p->bounds[5] = p->frame_bytes;
-  p->entry = header[12], p->local_static = header[13], p->stack = header[14];
-  p->fences = header[15], p->global_granule_log2 = header[16], p->global_access_log2 = header[17];
-  p->registers = header[18];
-  p->functions.assign(header + 20, header + 20 + header[19]);
+  const ProgramHeader &h = *header;
+  p->frame_bytes = h.frame_bytes, p->local_bytes = h.local_bytes, p->static_shared = h.static_shared;
+  p->granule_log2 = h.granule_log2;
+  const u32 bounds[] = {h.predicates, h.registers_2, h.registers_4, h.registers_8, h.registers_16, h.frame_bytes};
+  std::copy(std::begin(bounds), std::end(bounds), p->bounds);
+  p->entry = h.entry, p->local_static = h.local_static, p->stack = h.stack;
+  p->fences = h.fences, p->global_granule_log2 = h.global_granule_log2, p->global_access_log2 = h.global_access_log2;
+  p->registers = h.registers;
+  p->functions.assign(functions, functions + h.functions);
   u64 size = 0;
-  for (u32 n = 0; n < header[0]; ++n) size += 7 + words[size + 6];
+  for (u32 n = 0; n < h.instructions; ++n) size += 7 + words[size + 6];
   p->words.assign(words, words + size);
   const u32 *at = p->words.data();
-  for (u32 n = 0; n < header[0]; ++n, at += 7 + at[6]) {
+  for (u32 n = 0; n < h.instructions; ++n, at += 7 + at[6]) {
     entries.push_back(named[at[0]]);
     Instr i{named[at[0]]->run, at + 7, at[1], at[2], at[3], Kind(at[4]), at[5], n, at[6]};
     p->code.push_back(i);
@@ -480,9 +495,9 @@ Program *vm_program(const char *names, const u32 *words, const u32 *header, cons
         stores[i.pc] == stores[i.target])
       for (u32 pc = i.target; pc < i.pc; ++pc)
         if (p->code[pc].flags & STRONG) p->code[pc].flags |= SPIN;
-  for (u32 n = 0; n < header[5]; ++n, constants += 4)
+  for (u32 n = 0; n < h.constants; ++n, constants += 4)
     p->constants.push_back({u32(constants[0]), u32(constants[1]), u32(constants[2]), constants[3]});
-  for (u32 n = 0; n < header[6];) {
+  for (u32 n = 0; n < h.table_words;) {
     p->tables.emplace_back(tables + n + 1, tables + n + 1 + tables[n]);
     n += 1 + tables[n];
   }

@@ -20,6 +20,7 @@ import numpy as np
 from cudaemu import engine, ptx
 from cudaemu.errors import UserError
 from cudaemu.kernel import Region
+from tests.cudaemu.machine import launch_kernel
 
 SECONDS = 20  # of work, for one mutant
 PATIENCE = 120  # seconds until it is given up, whatever it does
@@ -264,7 +265,7 @@ def attempt(text: str, stage: str) -> str:
                     for _, size, _, offset in info.params:
                         number = base if size == 8 else 64
                         params[offset : offset + size] = number.to_bytes(8, "little")[:size].ljust(size, b"\0")
-                    module.launch(name, (2,), (64,), 1024, bytes(params), memory, instructions=20_000)
+                    launch_kernel(module, name, (2,), (64,), 1024, bytes(params), memory, instructions=20_000)
         return "ran"
     except UserError:
         return "refused"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from cudaemu import engine
-from cudaemu.kernel import Region
+from cudaemu.kernel import Configuration, Region
 
 REGISTERS = """
     .reg .pred %p<8>;
@@ -36,6 +38,19 @@ def module(body: str, arrays: int, outside: str = "") -> engine.Module:
         }}""")
 
 
+def launch_kernel(
+    module: engine.Module, kernel: str, grid=(1,), block=(32,), shared=0, params=b"", memory=(), **options
+) -> engine.LaunchResult:
+    """Launch it; `options` are those of the engine: of a configuration, of settings, of the launch alone."""
+
+    def of(names: Iterable[str]) -> dict:
+        return {name: options.pop(name) for name in [*options] if name in names}
+
+    sizes = [(*size, 1, 1)[:3] for size in (grid, block)]
+    configuration = Configuration(kernel, *sizes, shared, params, **of(Configuration.__dataclass_fields__))
+    return module.launch(configuration, memory, engine.Settings(**of(engine.Settings.__dataclass_fields__)), **options)
+
+
 def launch(
     body: str, *arrays: np.ndarray, grid=(1,), block=(32,), shared=0, outside="", unwritten=(), **options
 ) -> engine.LaunchResult:
@@ -48,7 +63,7 @@ def launch(
         for n, array in enumerate(arrays)
     ]
     params = np.array([array.ctypes.data for array in arrays], np.uint64).tobytes()
-    result = built.launch("k", grid, block, shared, params, memory, **options)
+    result = launch_kernel(built, "k", grid, block, shared, params, memory, **options)
     # The arrays are what is read afterwards.
     left = {number for each in memory for number in built.undefined.stores(each.base, each.size)}
     result.findings += [store for number, store in result.stores.items() if number in left]

@@ -15,7 +15,7 @@ from cudaemu.errors import UserError
 from cudaemu.kernel import Region
 from cudaemu.trace import Access, Space
 from tests.cudaemu import sources
-from tests.cudaemu.machine import executed, kinds, launch, module
+from tests.cudaemu.machine import executed, kinds, launch, launch_kernel, module
 
 OUT = "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u32 [%rd31], {};"  # array 0 [thread] = {}
 
@@ -60,7 +60,7 @@ def test_registers_live_on_past_a_branch_at_the_end_of_the_code():
         .reg .pred %p<2>; .reg .b32 %r<10>; .reg .b64 %rd<32>;
         ld.param.u64 %rd0, [p]; mov.u32 %r0, %tid.x; {body.replace("bra.uni END;", "ret;")} }}""")
     memory = [Region(c.ctypes.data, c.nbytes, "c")]
-    module_.launch("k", (1,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), memory)
+    launch_kernel(module_, "k", params=c.ctypes.data.to_bytes(8, "little"), memory=memory)
     assert c.tolist() == list(range(32))
 
 
@@ -611,8 +611,9 @@ def test_module_variables():
         atom.global.add.u32 %r5, [calls], 1;""" + OUT.format("%r3")
     built = module(body, 1, outside)
     c = out()
+    params, memory = c.ctypes.data.to_bytes(8, "little"), [Region(c.ctypes.data, c.nbytes, "c")]
     for launches in (1, 2):
-        built.launch("k", (3,), (32,), 0, c.ctypes.data.to_bytes(8, "little"), [Region(c.ctypes.data, c.nbytes, "c")])
+        launch_kernel(built, "k", (3,), params=params, memory=memory)
         calls = built.variables["calls"]
         assert np.ctypeslib.as_array((engine.ctypes.c_uint32 * 1).from_address(calls.base))[0] == 96 * launches
     assert (c == np.float32(3.0).view(np.uint32) | 105 << 24).all()
@@ -1010,7 +1011,8 @@ extern "C" __global__ void k(const float *a, float *b) {
     built = engine.Module(compile_host(source).ptx)
     a, b = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
     memory = [Region(x.ctypes.data, x.nbytes, "") for x in (a, b)]
-    result = built.launch("k", (1,), (32,), 0, np.array([x.ctypes.data for x in (a, b)], np.uint64).tobytes(), memory)
+    params = np.array([x.ctypes.data for x in (a, b)], np.uint64).tobytes()
+    result = launch_kernel(built, "k", params=params, memory=memory)
     assert not result.findings and np.array_equal(b, (a * 3) ** 2 + 1)
     (load,) = [place for place in built.kernel("k").instructions if re.match(r"ld\.global", place.text)]
     assert (load.line, load.inner_line) == (5, 2) and load.file.endswith("inline.cu")
@@ -1028,7 +1030,7 @@ extern "C" __global__ void k(const float *a) {
     built = engine.Module(compile_host(source).ptx)
     a = np.ones(1, np.float32)
     memory = [Region(a.ctypes.data, a.nbytes, "a")]
-    result = built.launch("k", (3,), (32,), 0, a.ctypes.data.to_bytes(8, "little"), memory)
+    result = launch_kernel(built, "k", (3,), params=a.ctypes.data.to_bytes(8, "little"), memory=memory)
     assert not result.findings
     lines = [f"block {n} of 3: half 0.500    -7|z   |ff%" for n in range(3)]
     assert result.output.splitlines() == [*lines, "done"]
@@ -1094,17 +1096,17 @@ def test_what_blocks_print_comes_in_their_order_while_they_run():
     build = compile_host(source)
     pieces: list[str] = []
     module_ = engine.Module(build.ptx)
-    result = module_.launch("many", (200,), (32,), 0, b"", [], printed=pieces.append, threads=2)
+    result = launch_kernel(module_, "many", (200,), printed=pieces.append, threads=2)
     lines = "".join(pieces).splitlines()
     assert lines == [f"block {block} line {line}" for block in range(200) for line in range(100)]
     assert result.output == ""
-    assert module_.launch("many", (2,), (32,), 0, b"", []).output.splitlines() == lines[:200]
+    assert launch_kernel(module_, "many", (2,)).output.splitlines() == lines[:200]
 
 
 @pytest.mark.full
 def test_a_block_prints_a_megabyte_and_no_more():
     module_ = engine.Module(compile_host(sources.source(PRINTING, "printing")).ptx)
-    output = module_.launch("endless", (1,), (32,), 0, b"", [], instructions=30_000_000).output
+    output = launch_kernel(module_, "endless", instructions=30_000_000).output
     assert 1 << 20 < len(output) < 1.1 * (1 << 20) and "the rest is left out" in output[-100:]
 
 
@@ -1118,7 +1120,7 @@ def test_what_a_block_prints_appears_while_it_runs():
         a[0] = 1
 
     params = a.ctypes.data.to_bytes(8, "little")
-    module_.launch("asks", (2,), (32,), 0, params, [Region(a.ctypes.data, a.nbytes, "a")], printed=printed)
+    launch_kernel(module_, "asks", (2,), params=params, memory=[Region(a.ctypes.data, a.nbytes, "a")], printed=printed)
     assert pieces[0] == "block 0 asks\n", pieces
     assert "".join(pieces).splitlines() == [
         line for n in range(2) for line in (f"block {n} asks", *(f"block {n} hears {k}" for k in (1, 2)))

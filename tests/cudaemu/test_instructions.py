@@ -1619,7 +1619,8 @@ def _outcome(text: str) -> str:
     except (UserError, ValueError, IndexError, KeyError) as problem:
         return repr(problem)
     places = [(one.text, one.category, one.problem) for one in program.instructions]
-    return repr((found, places, program.names, program.words, program.header, program.constants, program.flows))
+    words = program.words, program.header, program.functions, program.constants, program.flows
+    return repr((found, places, program.names, *words))
 
 
 def test_instructions_of_one_pattern_become_what_each_would(monkeypatch):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections import namedtuple
 
 import numpy as np
 import pytest
 
 from cudaemu import engine
-from cudaemu.process import HERE, Request
+from cudaemu.process import DEVICE, HERE, Request
 
 FIELDS = [(name, kind) for name, kind in engine._Spec._fields_ if name != "kept"]
+HEADER = [name for name in engine.core.Header._fields if name != "stack"]
 
 
 @pytest.mark.parametrize(
@@ -22,10 +24,11 @@ FIELDS = [(name, kind) for name, kind in engine._Spec._fields_ if name != "kept"
         ("TRACE", np.dtype([(name, "u8") for name in engine.TRACE.names]), "TraceRow, TraceRow.addr"),
         ("COUNTERS", np.dtype([(name, "u8") for name in reversed(engine.COUNTERS.names)]), "Counters.bytes"),
         ("_Spec", type("_Spec", (ctypes.Structure,), {"_fields_": FIELDS}), "LaunchSpec, .*LaunchSpec.kept"),
+        ("core.Header", namedtuple("Header", HEADER), "ProgramHeader, .*ProgramHeader.registers, ProgramHeader.stack"),
     ],
 )
 def test_what_differs_is_named_when_the_machine_is_loaded(monkeypatch, name, value, differs):
-    monkeypatch.setattr(engine, name, value)
+    monkeypatch.setattr(f"cudaemu.engine.{name}", value)
     with pytest.raises(RuntimeError, match=f"must agree, and differ in {differs}"):
         engine.library.__wrapped__()
 
@@ -35,3 +38,11 @@ def test_requests_have_the_runtimes_numbers():
     names = re.findall(r"^  (\w+)( = 1)?,", body, re.MULTILINE)
     assert names[0] == ("HELLO", " = 1") and "=" not in body.replace("HELLO = 1", "")
     assert {name: number for number, (name, _) in enumerate(names, 1)} == dict(Request.__members__)
+
+
+def test_the_runtime_reads_the_device_as_it_is_told():
+    (body,) = re.findall(r"struct Device \{(.*?)\};", (HERE / "channel.h").read_text(), re.DOTALL)
+    lines = re.findall(r"^  (\w+) (.+?);", body, re.MULTILINE)
+    types = {"uint64_t": "Q", "int32_t": "i"}
+    assert {name: types[kind] for kind, names in lines for name in names.split(", ")} == DEVICE
+    assert [name for _, names in lines for name in names.split(", ")] == list(DEVICE)

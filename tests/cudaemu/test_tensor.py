@@ -13,7 +13,7 @@ import cudaemu
 from cudaemu import engine
 from cudaemu.build import compile_host
 from cudaemu.kernel import Region
-from tests.cudaemu.machine import executed, kinds, launch
+from tests.cudaemu.machine import executed, kinds, launch, launch_kernel
 from tests.cudaemu.sources import source
 
 LANE = np.arange(32)
@@ -458,7 +458,7 @@ def test_wmma(wmmas, number):
     d = torch.full_like(tensors[2], torch.nan if kind in FLOATS else -1)
     memory = [Region(x.data_ptr(), x.nbytes, "") for x in (*tensors, d)]
     pointers = np.array([x.data_ptr() for x in (*tensors, d)], np.uint64).tobytes()
-    result = wmmas.launch(f"k{number}", (1,), (32,), 0, pointers, memory)
+    result = launch_kernel(wmmas, f"k{number}", params=pointers, memory=memory)
     assert not result.findings, result.findings[0]
     exact = a.double() @ b.double() + c.double()
     error = ((d.T if columns[2] else d).double() - exact).abs().max()

@@ -11,6 +11,7 @@ import pytest
 from cudaemu import engine
 from cudaemu.report import add_up
 from cudaemu.trace import Access
+from tests.cudaemu.machine import launch_kernel
 from tests.cudaemu.sources import HARDWARE
 from tests.cudaemu.warpgroups import FENCE, WAIT, Layout, encode, listed, place, run, store, zero
 
@@ -462,7 +463,7 @@ def test_registers_of_warpgroups():
             mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, {128 + 32 * warp}; @%p0 bra LESS;
             setmaxnreg.inc.sync.aligned.u32 {more}; bra OUT;
             LESS: setmaxnreg.dec.sync.aligned.u32 {less}; OUT: ret; }}"""
-        return {each.kind for each in engine.Module(text).launch("k", (1,), (256,), 0, b"", []).findings}
+        return {each.kind for each in launch_kernel(engine.Module(text), "k", block=(256,)).findings}
 
     assert registers(24, 232) == registers(40, 216, 2) == set()
     assert registers(40, 224, 2) == {"registers"}

@@ -12,6 +12,7 @@ import torch
 
 from cudaemu import engine
 from cudaemu.kernel import Region
+from tests.cudaemu.machine import launch_kernel
 
 SWIZZLES = {0: (0, 1), 128: (1, 8), 64: (2, 4), 32: (3, 2)}  # bytes: number in a descriptor, units of 16 bytes
 TYPES = {
@@ -119,7 +120,7 @@ def run(body: str, memory: np.ndarray, out: np.ndarray, *more: np.ndarray, threa
     module = engine.Module(text)
     regions = [Region(each.ctypes.data, each.nbytes, f"array {n}") for n, each in enumerate(arrays)]
     packed = np.array([each.ctypes.data for each in arrays], np.uint64).tobytes()
-    result = module.launch("k", (1,), (threads,), 0, packed, regions, **options)
+    result = launch_kernel(module, "k", (1,), (threads,), 0, packed, regions, **options)
     result.kernel = module.kernel("k")
     return result
 

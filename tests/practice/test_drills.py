@@ -22,7 +22,7 @@ from common.problems.quantize import ORDER
 from cudaemu import engine
 from cudaemu.errors import UserError
 from tests.cudaemu import warpgroups
-from tests.cudaemu.machine import kinds, launch
+from tests.cudaemu.machine import kinds, launch, launch_kernel
 from tests.cudaemu.test_bulk import MOST, box
 
 ROOT = Path(__file__).parents[2]
@@ -498,7 +498,7 @@ def test_registers_that_consumers_can_take_in_the_emulator():
             mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, {128 * producers}; @%p0 bra LESS;
             setmaxnreg.inc.sync.aligned.u32 {more}; bra OUT;
             LESS: setmaxnreg.dec.sync.aligned.u32 {less}; OUT: ret; }}"""
-        result = engine.Module(text).launch("k", (1,), (128 * warpgroups_,), 0, b"", [])
+        result = launch_kernel(engine.Module(text), "k", block=(128 * warpgroups_,))
         return {each.kind for each in result.findings}
 
     run = 0
