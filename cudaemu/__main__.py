@@ -95,7 +95,7 @@ class _Version(argparse.Action):
         print(f"cudaemu {cudaemu.__version__}")
         for name, describe in (("nvcc", _nvcc_version), ("g++", _cxx_version)):
             try:
-                print(f"{name} {describe()}")
+                print(describe())
             except UserError as error:
                 print(f"{name}: {str(error).splitlines()[0].partition('. ')[0]}")
         parser.exit()
@@ -120,12 +120,13 @@ def _megabytes(size: int) -> str:
 
 def _nvcc_version() -> str:
     nvcc = toolchain.find_nvcc()
-    return f"{nvcc.release} ({nvcc.path})"
+    return f"nvcc {nvcc.release} ({nvcc.path})"
 
 
 def _cxx_version() -> str:
     cxx = toolchain.find_cxx()
-    return f"{toolchain.run([cxx, '-dumpfullversion']).strip()} ({cxx})"
+    name, asked = ("clang++", "-dumpversion") if toolchain.is_clang(cxx) else ("g++", "-dumpfullversion")
+    return f"{name} {toolchain.run([cxx, asked]).strip()} ({cxx})"
 
 
 def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
@@ -139,7 +140,7 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     )
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE.cu", help="the program's source")
     parser.add_argument("args", nargs=files, metavar="ARGS", help="the program's arguments")
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of cudaemu, nvcc and g++")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of cudaemu and its compilers")
     parser.add_argument("--cache", action=_Cache, nargs=0, help="print where compiled code is kept, and its size")
     parser.add_argument("--clear-cache", action=_Cache, nargs=0, help="remove all compiled code")
 

@@ -22,12 +22,12 @@ from cudaemu.compiler import cache
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.terminal import hold_standard_descriptors
 
-NVCC_HELP = """no CUDA compiler found. Install one from pip (no GPU and no system toolkit needed):
+NVCC_HELP = """no CUDA compiler found. Install one from pip (no GPU and no system toolkit needed; x86-64 and aarch64):
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
-or point CUDA_HOME to a toolkit, or put nvcc on the PATH"""
+or point CUDA_HOME to a toolkit, or put nvcc on the PATH. PTX needs no compiler of CUDA: cudaemu.run_ptx"""
 CXX_HELP = """no C++ compiler found. Install one:
-    apt install g++        (Debian, Ubuntu; elsewhere: GCC's C++ compiler)
-or point CXX to one"""
+    apt install g++        (Debian, Ubuntu; elsewhere: GCC's C++ compiler, or clang++)
+or point CXX to one of C++17"""
 TOOL_HELP = """no {name} found. Install it from pip:
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"""
 
@@ -100,23 +100,29 @@ def _dry_run(nvcc: Path) -> str:
 
 
 def find_cxx() -> str:
-    """Path of the host C++ compiler: CXX, or g++; UserError if there is none."""
+    """Path of the host C++ compiler: CXX, or else g++ or clang++; UserError if there is none."""
     wanted = os.environ.get("CXX")
-    path = shutil.which(wanted or "g++")
+    paths = filter(None, map(shutil.which, [wanted] if wanted else ["g++", "clang++"]))
+    path = next(paths, None)
     if path is None:
         raise UserError(f"CXX must be a program, got '{wanted}'; " + CXX_HELP if wanted else CXX_HELP)
-    if not _is_cxx(path):
-        raise UserError(f"{'CXX' if wanted else 'g++'} must be a C++ compiler such as g++, got '{wanted or path}'")
+    if "__GNUG__" not in _macros(path):
+        what = "CXX" if wanted else Path(path).name
+        raise UserError(f"{what} must be a C++ compiler such as g++, got '{wanted or path}'")
     return path
 
 
+def is_clang(cxx: str) -> bool:
+    return "__clang__" in _macros(cxx)
+
+
 @lru_cache
-def _is_cxx(path: str) -> bool:
-    """Whether the program takes g++'s options: it preprocesses an empty C++ source, and says that it is like GCC."""
+def _macros(cxx: str, *flags: str) -> str:
+    """The macros that a C++ compiler begins with; nothing if the program does not take g++'s options, or not these."""
     try:
-        return "__GNUG__" in run([path, "-dM", "-E", "-x", "c++", os.devnull], seconds=ASKED_SECONDS)
+        return run([cxx, *flags, "-dM", "-E", "-x", "c++", os.devnull], seconds=ASKED_SECONDS)
     except UserError:
-        return False
+        return ""
 
 
 def find_tool(name: str, nvcc: Nvcc | None = None) -> str:
@@ -152,16 +158,18 @@ def _listing(cubin: Path, name: str, *flags: str) -> str:
 def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequence[str] = ()) -> Path:
     """Compile one C++ source with the host compiler; the path of the product (a file name) in the cache.
 
-    `flags` go before the source, `after` goes after it, where the libraries belong. UserError with the compiler's own
-    message if it does not compile."""
-    cxx = find_cxx()
+    `flags` go before the source, `after` goes after it, where the libraries belong; -march=native becomes what this
+    compiler has for that. UserError with the compiler's own message if it does not compile."""
+    cxx, key = find_cxx(), [source]
+    if "-march=native" in flags:
+        native, processor = _host_processor(cxx)
+        flags = [each for flag in flags for each in (native if flag == "-march=native" else [flag])]
+        key.append(processor)  # the cache may be shared by machines with different ones
 
     def build(out: Path) -> None:
         run([cxx, *flags, "-MD", "-MF", out / "read.d", source, *after, "-o", out / product])
 
-    key = [source, *identity(cxx), *flags, *after, product]
-    if "-march=native" in flags:  # the cache may be shared by machines with different processors
-        key.append(_host_processor(cxx))
+    key += [*identity(cxx), *flags, *after, product]
     return cache.get(Path(product).stem, key, build, search_folders(flags)) / product
 
 
@@ -191,10 +199,11 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-@lru_cache
-def _host_processor(cxx: str) -> str:
-    """The processor that the compiler detects, in macros (--help=target depends on the terminal's width)."""
-    return run([cxx, "-march=native", "-dM", "-E", "-x", "c++", os.devnull])
+def _host_processor(cxx: str) -> tuple[list[str], str]:
+    """The flags by which the compiler makes code for the processor that it detects, and that processor, in macros
+    (--help=target depends on the terminal's width). Nothing if it detects none: one for other machines."""
+    found = ((flag, _macros(cxx, flag)) for flag in ("-march=native", "-mcpu=native"))
+    return next((([flag], macros) for flag, macros in found if macros), ([], ""))
 
 
 # A tool's error about its input names the place: "kernel.cu(3): error", "main.cpp:3:1: error", "kernel.ptx, line 3;

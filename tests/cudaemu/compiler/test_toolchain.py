@@ -150,9 +150,10 @@ def test_what_is_built_for_this_processor_is_found_in_a_terminal_of_any_width(mo
     said = set()
     for columns in ("40", "80", "200"):
         monkeypatch.setenv("COLUMNS", columns)
-        toolchain._host_processor.cache_clear()
-        said.add(toolchain._host_processor(toolchain.find_cxx()))
-    assert len(said) == 1 and "#define" in said.pop()
+        toolchain._macros.cache_clear()
+        flags, processor = toolchain._host_processor(toolchain.find_cxx())
+        said.add(processor)
+    assert len(said) == 1 and "#define" in said.pop() and flags == ["-march=native"]
 
 
 def test_the_compiler_speaks_for_itself(tmp_path):
