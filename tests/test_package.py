@@ -21,7 +21,7 @@ from cudaemu.compiler import toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ("saxpy_grid_stride", "votes")
-NEEDED = ("numpy", "numpy.libs", "nvidia")  # of this environment's packages: no network, no minutes of installing
+NUMPY = ("numpy", "numpy.libs")  # of this environment's packages: no network, no minutes of installing
 
 
 def done(words: Sequence[object], folder: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
@@ -58,21 +58,25 @@ def wheel(source) -> Path:
     return archive
 
 
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory) -> Path:
-    """The bin folder of a virtual environment with the wheel and what it depends on, and nothing else."""
-    folder = tmp_path_factory.mktemp("environment")
+def environment(wheel: Path, folder: Path, packages: Sequence[str]) -> Path:
+    """The bin folder of a virtual environment with the wheel and these packages, and nothing else."""
     done([sys.executable, "-m", "venv", "--without-pip", folder], folder)
     python = folder / "bin" / "python"
     done([sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel], folder)
-    (packages,) = folder.glob("lib/python*/site-packages")
+    (there,) = folder.glob("lib/python*/site-packages")
     spec = importlib.util.find_spec("numpy")
     assert spec is not None and spec.origin is not None
-    for name in NEEDED:
-        there = Path(spec.origin).parents[1] / name
-        if there.exists():
-            (packages / name).symlink_to(there)
+    for name in packages:
+        here = Path(spec.origin).parents[1] / name
+        if here.exists():
+            (there / name).symlink_to(here)
     return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """With what the package depends on."""
+    return environment(wheel, tmp_path_factory.mktemp("environment"), [*NUMPY, "nvidia"])
 
 
 def test_what_the_readme_supports_is_what_is_promised_and_tested():
@@ -90,7 +94,7 @@ def test_what_the_readme_supports_is_what_is_promised_and_tested():
     assert {int(gxx) for _, gxx in tested} == set(range(oldest, newest + 1))
     cuda = ".".join(map(str, toolchain.OLDEST_NVCC))
     assert supported["CUDA"] == f"{cuda} or newer"
-    assert f'"cuda-toolkit[nvcc,cccl]>={cuda}"' in metadata and f'"nvidia-cuda-nvdisasm>={cuda}"' in metadata
+    assert f'"cuda-toolkit[nvcc,cccl]>={cuda};' in metadata and f'"nvidia-cuda-nvdisasm>={cuda};' in metadata
 
 
 def test_the_source_distribution_has_what_people_need(source):
@@ -171,3 +175,37 @@ def test_kernels_are_launched_with_numpy_alone(installed, tmp_path):
         "print(x.sum())"
     )
     assert done([installed / "python", "-c", script], tmp_path).stdout == "200.0\n"
+
+
+PTX_ALONE = """
+import numpy as np, cudaemu
+x = np.arange(100, dtype=np.float32)
+report = cudaemu.run_ptx('''.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry twice(.param .u64 x) {
+  .reg .b64 %rd<4>; .reg .b32 %r; .reg .f32 %f;
+  ld.param.u64 %rd1, [x]; mov.u32 %r, %tid.x; mul.wide.u32 %rd2, %r, 4; add.u64 %rd1, %rd1, %rd2;
+  ld.global.f32 %f, [%rd1]; add.f32 %f, %f, %f; st.global.f32 [%rd1], %f; ret;
+}''', "twice", 1, 100, [x])
+report.raise_if_findings()
+print(x.sum(), report.counters["global_load_sectors"])
+try:
+    cudaemu.load("__global__ void k() {}")
+except cudaemu.UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cxx", ["g++", "clang++"])
+def test_ptx_runs_without_a_cuda_compiler(wheel, tmp_path, monkeypatch, cxx):
+    """With NumPy alone, and any C++ compiler."""
+    if shutil.which(cxx) is None:
+        pytest.skip(f"there is no {cxx}")
+    monkeypatch.setenv("CXX", cxx)
+    result, *error = done(
+        [environment(wheel, tmp_path, NUMPY) / "python", "-c", PTX_ALONE], tmp_path
+    ).stdout.splitlines()
+    assert result == "9900.0 13"
+    assert error[0].startswith("no CUDA compiler found.") and "PTX needs no compiler of CUDA" in error[-1]

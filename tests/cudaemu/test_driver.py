@@ -144,6 +144,12 @@ def test_ptx_runs_where_a_gpu_runs_it(target, arch, refused):
         assert cudaemu.run_ptx(text, "k", 1, 1, [], arch=arch).ok
 
 
+def test_a_cluster_has_a_block_at_least():
+    text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k() .reqnctapercluster 0 { ret; }"
+    with pytest.raises(UserError, match=r"the grid must be a multiple of the cluster \(0, 1, 1\), got \(1, 1, 1\)"):
+        cudaemu.run_ptx(text, "k", 1, 1, [])
+
+
 def test_ptx_without_a_target_is_refused():
     with pytest.raises(UserError, match=r"it has no \.target"):
         cudaemu.run_ptx(".version 8.0\n.address_size 64\n.visible .entry k() { ret; }", "k", 1, 1, [])

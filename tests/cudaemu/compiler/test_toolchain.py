@@ -46,6 +46,22 @@ def test_missing_compilers_say_what_to_install(bare):
             toolchain.find_cxx()
 
 
+def test_clang_is_taken_where_there_is_no_gcc(bare, tmp_path):
+    bare.setenv("PATH", str(tmp_path))
+    for name in ("clang++", "g++"):  # the second is preferred
+        (tmp_path / name).write_text("#!/bin/sh\necho '#define __GNUG__ 4'\n")
+        (tmp_path / name).chmod(0o755)
+        assert toolchain.find_cxx() == str(tmp_path / name)
+
+
+def test_a_compiler_that_does_not_know_this_processor_compiles_for_any(bare, tmp_path):
+    for known, flags in (("-march=native", ["-march=native"]), ("-mcpu=native", ["-mcpu=native"]), ("nothing", [])):
+        compiler = tmp_path / f"g++{known}"
+        compiler.write_text(f'#!/bin/sh\ncase "$*" in *{known}*) echo "#define X";; *) exit 1;; esac\n')
+        compiler.chmod(0o755)
+        assert toolchain._host_processor(str(compiler))[0] == flags
+
+
 def fake_nvcc(home: Path, release: str = "13.7", top: str = "") -> Path:
     """A program that answers --version, and --dryrun with the toolkit `top`."""
     path = home / "bin" / "nvcc"
