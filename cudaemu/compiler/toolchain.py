@@ -160,7 +160,8 @@ def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequenc
 
     `flags` go before the source, `after` goes after it, where the libraries belong; -march=native becomes what this
     compiler has for that. UserError with the compiler's own message if it does not compile."""
-    cxx, key = find_cxx(), [source]
+    cxx = find_cxx()
+    key: list[object] = [source]
     if "-march=native" in flags:
         native, processor = _host_processor(cxx)
         flags = [each for flag in flags for each in (native if flag == "-march=native" else [flag])]
