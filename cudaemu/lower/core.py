@@ -200,6 +200,7 @@ class Lowered:
         self.sources = [operand for operand in self.given if isinstance(operand, Register)]
         self.operands = [operand.register if isinstance(operand, Def) else operand for operand in self.given]
         self.others = [operand for operand in self.operands if not isinstance(operand, Register)]
+        self.given = ()
         if isinstance(self.target, Constant):
             self.others.append(self.target)
             self.flags |= Flag.ONE_MASK * (self.kind == Kind.TOGETHER)

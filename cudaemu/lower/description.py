@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -26,6 +27,8 @@ class Effect(Enum):
     ORDERS = auto()
     STEERS = auto()
     SERVES = auto()
+
+    __hash__ = object.__hash__  # there is one of each; Enum's own is slow
 
 
 PURE = frozenset({Effect.COMPUTES, Effect.COPIES})  # the result matters only if it is used
@@ -52,6 +55,11 @@ class Description(NamedTuple):
     elements: bool
 
 
+@lru_cache
+def _spaces(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 def read(text: str) -> dict[str, Description]:
     """The instructions by their names, from what the machine exports, one per line. KeyError for an unknown effect."""
     found = {}
@@ -64,8 +72,8 @@ def read(text: str) -> dict[str, Description]:
             Effect[effect],
             rule,
             reports == "1",
-            frozenset(reads.split()),
-            frozenset(writes.split()),
+            _spaces(reads),
+            _spaces(writes),
             source,
             target,
             values,

@@ -203,9 +203,6 @@ SOON = 256  # instructions
 def _mark_tentative_loads(code: list[Lowered]) -> None:
     """A plain load, and soon afterwards an atomic on the same place: `old = *p; do … atomicCAS(p, old, …)`, or a look
     whether an atomic is worth while. Whatever the load sees, the atomic decides."""
-    atomic = [(pc, each) for pc, each in enumerate(code) if each.about.effect in (Effect.UPDATES, Effect.OVERWRITES)]
-    if not atomic:
-        return
     definitions: dict[Register, list[Lowered]] = {}
     for lowered in code:
         for register in lowered.writes:
@@ -229,9 +226,10 @@ def _mark_tentative_loads(code: list[Lowered]) -> None:
         return base, offset & NONE
 
     atomics: dict[tuple[Settled | None, int], list[int]] = {}
-    for pc, lowered in atomic:
-        at = lowered.about.source
-        atomics.setdefault(root(lowered.operands[at], lowered.number(at + 1)), []).append(pc)
+    for pc, lowered in enumerate(code):
+        if lowered.about.effect in ATOMIC and lowered.about.effect != Effect.UPDATES_MANY:
+            at = lowered.about.source
+            atomics.setdefault(root(lowered.operands[at], lowered.number(at + 1)), []).append(pc)
     for pc, lowered in enumerate(code):
         if _is_plain_load(lowered):
             place = root(lowered.operands[0], lowered.number(1))
@@ -289,7 +287,7 @@ def _mark_structures(code: list[Lowered], bounds: list[int]) -> set[Register]:
 def _drop_unread_results(code: list[Lowered]) -> None:
     """An exchange whose result nobody reads is there for the store's sake: the place may be unwritten."""
     exchanges = [lowered for lowered in code if lowered.about.effect == Effect.OVERWRITES and lowered.writes]
-    read = {register for lowered in code for register in lowered.reads} if exchanges else set()
+    read = {register for lowered in code for register in lowered.reads}
     for lowered in exchanges:
         if lowered.writes[0] not in read:
             lowered.operands = [ABSENT, *lowered.operands[1:]]
@@ -301,9 +299,7 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
     signals = [
         lowered
         for lowered in code
-        if lowered.flags & Flag.SIGNAL
-        and lowered.about.effect in {Effect.STORES, *ATOMIC}
-        and "global" in lowered.about.writes
+        if lowered.flags & Flag.SIGNAL and lowered.about.effect in STORING and "global" in lowered.about.writes
     ]
     if not signals:
         return
@@ -314,7 +310,7 @@ def _mark_dependent_stores(code: list[Lowered]) -> None:
     reached = [
         register
         for lowered in code
-        if lowered.about.effect in {Effect.LOADS, *ATOMIC} and "param" not in lowered.about.reads
+        if lowered.about.effect in LOADING and "param" not in lowered.about.reads
         for register in lowered.writes
     ]
     found: set[Register] = set()
@@ -365,7 +361,7 @@ def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) ->
     loads: dict[int, set[Register]] = {}
     for pc in range(at - 1, begin - 1, -1):
         lowered = code[pc]
-        if lowered.kind != Kind.PLAIN or lowered.about.effect not in {Effect.LOADS, *PURE}:
+        if lowered.kind != Kind.PLAIN or lowered.about.effect not in PURE and lowered.about.effect != Effect.LOADS:
             break  # from here on another thread may have written
         if not _is_plain_load(lowered) or lowered.guard:
             continue
@@ -384,32 +380,38 @@ def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) ->
 
 
 EITHER = ("global", "shared")  # memory through which what is undefined is followed
+LOADING, STORING = ATOMIC | {Effect.LOADS}, ATOMIC | {Effect.STORES}
+PASSING = LOADING | {Effect.TRANSFERS}
 
 
-def _followed(spaces: frozenset[str]) -> list[str]:
+def _followed(spaces: frozenset[str]) -> tuple[str, ...]:
     """Which of these it is; the cluster's is somebody's shared memory."""
-    return [memory for memory in EITHER if memory in spaces or memory == "shared" and "cluster" in spaces]
+    return tuple(memory for memory in EITHER if memory in spaces or memory == "shared" and "cluster" in spaces)
 
 
-def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: bool) -> set[Register]:
+def _undefined(
+    code: list[Lowered], kinds: Mapping[str, Description], unset: set[Register], local: bool, wary: bool
+) -> set[Register]:
     """The registers that may hold something undefined: those that may never have been set, what local memory and
     shuffles give, and what is computed from these, also through memory. `wary`: global memory holds some already."""
-
-    def may_bring(about: Description) -> bool:
-        """Something undefined, whatever it is given."""
-        return about.rule == "SHUFFLED" or "local" in about.reads and (local or about.reads == {"local"})
-
+    bring = {  # something undefined, whatever they are given
+        name
+        for name, about in kinds.items()
+        if about.rule == "SHUFFLED" or "local" in about.reads and (local or about.reads == {"local"})
+    }
     reached: list[Register | str] = [
-        *unset, *(register for lowered in code if may_bring(lowered.about) for register in lowered.writes)
+        *unset, *(register for lowered in code if lowered.name in bring for register in lowered.writes)
     ]  # fmt: skip
     if wary:
         reached.append("global")
     readers: dict[Register | str, list[Lowered]] = {}
+    sources = {name: _followed(about.reads) for name, about in kinds.items() if about.effect in PASSING}
+    targets = {name: _followed(about.writes) for name, about in kinds.items()}
     for lowered in code if reached else ():
         for register in lowered.reads:
             readers.setdefault(register, []).append(lowered)
-        if lowered.about.effect in {Effect.LOADS, Effect.TRANSFERS, *ATOMIC}:
-            for memory in _followed(lowered.about.reads):
+        if lowered.name in sources:
+            for memory in sources[lowered.name]:
                 readers.setdefault(memory, []).append(lowered)
     found: set[Register | str] = set()
     while reached:
@@ -421,12 +423,13 @@ def _undefined(code: list[Lowered], unset: set[Register], local: bool, wary: boo
             for lowered in readers.get(holder, ()):
                 reached += lowered.writes
                 if lowered.about.effect == Effect.TRANSFERS:
-                    reached += _followed(lowered.about.writes)
+                    reached += targets[lowered.name]
             continue
         for lowered in readers.get(holder, ()):
-            if lowered.about.effect == Effect.STORES:
-                reached += _followed(lowered.about.writes)
-            if not lowered.about.reports:
+            about = lowered.about
+            if about.effect is Effect.STORES:
+                reached += targets[lowered.name]
+            if not about.reports:
                 reached += lowered.writes
     return {each for each in found if not isinstance(each, str)}
 
@@ -449,12 +452,16 @@ def _key(constant: Constant) -> tuple[int, int, str]:
 
 def encode(lowering: Lowering, wary: bool = False) -> Program:
     code, machine = lowering.code, lowering.machine
+    kinds = {name: machine[name] for name in {lowered.name for lowered in code}}
+    effects = {about.effect for about in kinds.values()}
     for lowered in code:
-        lowered.about = machine[lowered.name]
+        lowered.about = kinds[lowered.name]
         lowered.category = lowered.category or lowered.about.category
-    _mark_tentative_loads(code)
+    if not effects.isdisjoint(ATOMIC):
+        _mark_tentative_loads(code)
     _mark_dependent_stores(code)
-    _drop_unread_results(code)
+    if Effect.OVERWRITES in effects:
+        _drop_unread_results(code)
     slots = _Slots()
     ranges: list[dict[Register, list[int]]] = []
     unset: set[Register] = set()
@@ -464,13 +471,14 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
         _mark_speculated_loads(code, liveness, machine)
-        for register in _multiplied(code[unit.begin : unit.end]):  # in the background: no other register has its slot
-            liveness.ranges[register] = [unit.begin, unit.end]
+        if Effect.MULTIPLIES_LATER in effects:  # in the background: no other register has the slot of one of these
+            for register in _multiplied(code[unit.begin : unit.end]):
+                liveness.ranges[register] = [unit.begin, unit.end]
         ranges.append(liveness.ranges)
         unset |= liveness.before(unit.begin) - {lowering.stack}
         gaps |= _mark_structures(code, liveness.bounds)
     local = any(unit.frame_bytes for unit in lowering.units)
-    undefined = _undefined(code, unset | gaps, local, wary)
+    undefined = _undefined(code, kinds, unset | gaps, local, wary)
     for lives in ranges:
         for which in (False, True):  # what may be undefined has slots of its own
             slots.assign({register: life for register, life in lives.items() if (register in undefined) == which})
