@@ -129,7 +129,8 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
       if (is == wanted || host_memory(reinterpret_cast<uint64_t>(address))) return true;
       misdirected = format("%s: by its direction the %s must be %s memory, got %p", call, which,
                            wanted ? "device" : "host", address);
-      return !wanted && kind != cudaMemcpyHostToHost;  // CUDA recognises device memory by its address: docs/hardware/counters.json
+      return !wanted &&
+             kind != cudaMemcpyHostToHost;  // CUDA recognises device memory by its address: docs/hardware/counters.json
     };
     if (!look("target", device_to, wants_to, to) || !look("source", device_from, wants_from, from))
       return refuse(cudaErrorInvalidValue, misdirected);
