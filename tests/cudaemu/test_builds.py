@@ -84,7 +84,8 @@ MISTAKE = """
 import numpy as np
 from cudaemu import engine
 words, header = np.zeros(1024, np.uint32), np.array([1000, *[0] * (len(engine.core.Header._fields) - 1)], np.uint32)
-engine.library().vm_program(b"mov.u32\\n", words.ctypes.data, header.ctypes.data, *[words.ctypes.data] * 4, 0)
+name = next(iter(engine.instructions())).encode() + b"\\n"
+engine.library().vm_program(name, words.ctypes.data, header.ctypes.data, *[words.ctypes.data] * 4, 0)
 """
 
 
