@@ -366,7 +366,7 @@ def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], multiproces
     return "\n".join(lines)
 
 
-def _owner(owners: dict | None, name: str, index: tuple[int, ...], got: float) -> tuple[str, str]:
+def _owner(owners: dict[str, Any] | None, name: str, index: tuple[int, ...], got: float) -> tuple[str, str]:
     if owners is None or name not in owners:  # an extra output
         return "?", "?"
     blocks, threads = owners[name]
@@ -376,7 +376,7 @@ def _owner(owners: dict | None, name: str, index: tuple[int, ...], got: float) -
     return str(block), f"{thread} (warp {thread // 32}, lane {thread % 32})"
 
 
-def _owners(kernel: Kernel, shape: Shape, multiprocessors: int | None) -> dict | None:
+def _owners(kernel: Kernel, shape: Shape, multiprocessors: int | None) -> dict[str, Any] | None:
     """Who writes each element, {output: (block, thread)}: traced in the emulator, with the inner axes cut short.
 
     None if that would take long, or if the kernel fails there."""

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 Plan = Callable[[Sequence[Any], Sequence[int]], Result]  # is called with the tensors and their addresses
 
 
-class Plans(dict[tuple, Plan[Result]]):
+class Plans(dict[tuple[Any, ...], Plan[Result]]):
     """A function whose calls are worked out once for each kind: a plan is kept, and serves all calls of its kind.
 
     The kind is what a plan may depend on. Of each tensor: dtype, device, shape, strides, how far from a multiple of
@@ -28,11 +28,11 @@ class Plans(dict[tuple, Plan[Result]]):
     `prepare(tensors, values)` checks the arguments and returns the plan. What it refuses is not kept, so a call whose
     plan is found needs no check. When there are KEPT plans, all are dropped."""
 
-    def __init__(self, prepare: Callable[[Sequence[Any], tuple], Plan[Result]], alignment: int):
+    def __init__(self, prepare: Callable[[Sequence[Any], tuple[Any, ...]], Plan[Result]], alignment: int):
         super().__init__()
         self.prepare, self.alignment = prepare, alignment
 
-    def call(self, tensors: Sequence[Tensor | None], values: tuple = ()) -> Result:
+    def call(self, tensors: Sequence[Tensor | None], values: tuple[Any, ...] = ()) -> Result:
         alignment, addresses, kind = self.alignment, [], [*values, *map(type, values)]
         try:
             for each in tensors:

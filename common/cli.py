@@ -88,7 +88,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
     )
     if ladder and hasattr(module, "add_ladder_arguments"):
         module.add_ladder_arguments(parser)
-        return module.run_ladder(stages, parser.parse_args(argv[1:]))
+        return int(module.run_ladder(stages, parser.parse_args(argv[1:])))
     if ladder:
         parser.add_argument("stages", nargs="*", metavar="STAGE", help="only these, such as 01 03 (default: all)")
     module.add_arguments(parser)
@@ -96,7 +96,7 @@ def _dispatch(package: str, argv: list[str]) -> int:
     if not ladder:
         if getattr(args, "trial", None):
             args.source = options.write_trial(stages[0], args.trial)
-        return module.run(stages[0], args)
+        return int(module.run(stages[0], args))
     for option in ("source", "trial", "watch"):
         if getattr(args, option, None):
             raise UserError(f"--{option} must be given to one stage: python -m kernels.NN_name {verb}")
@@ -104,15 +104,15 @@ def _dispatch(package: str, argv: list[str]) -> int:
     if not chosen:
         raise UserError("there is no stage here: python -m kernels practice lists the exercises")
     if hasattr(module, "run_ladder"):
-        return module.run_ladder(chosen, args)
-    return max(module.run(stage, args) for stage in chosen)
+        return int(module.run_ladder(chosen, args))
+    return max(int(module.run(stage, args)) for stage in chosen)
 
 
 def _part(program: str, module: ModuleType, argv: list[str]) -> int:
     """A command that follows a verb of the ladder."""
     parser = _Parser(prog=program, description=module.SUMMARY, allow_abbrev=False)
     module.add_arguments(parser)
-    return module.run(parser.parse_args(argv))
+    return int(module.run(parser.parse_args(argv)))
 
 
 def _example(program: str, template: str, stages: list[Stage]) -> str:

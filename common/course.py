@@ -80,4 +80,5 @@ def counterpart(stage: Stage | None, kernel: Kernel) -> Kernel | None:
 
 
 def _import(name: str) -> Stage:
-    return importlib.import_module(f"kernels.{name}").stage
+    stage: Stage = importlib.import_module(f"kernels.{name}").stage
+    return stage

@@ -27,7 +27,8 @@ class Precision(NamedTuple):
         """The dtype of the tensors."""
         import torch
 
-        return getattr(torch, self.element.name)
+        dtype: torch.dtype = getattr(torch, self.element.name)
+        return dtype
 
 
 PRECISIONS = {

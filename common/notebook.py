@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from IPython.display import Markdown, display
 
@@ -32,7 +32,7 @@ from common.practice import exercises, folder
 from common.practice.drills import sheets
 from common.practice.drills.question import COUNT, questions
 from common.results import bound as bound_of
-from common.results import documents, ladders, markdown, measured, plot, runs
+from common.results import ladders, markdown, measured, plot, runs
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
@@ -58,7 +58,7 @@ class Folded(Markdown):
 
     def __init__(self, markdown: str, summary: str) -> None:
         self.plain = f"{re.sub('<[^>]*>', '', summary)}\n\n{markdown}"
-        super().__init__(f"<details><summary>{summary}</summary>\n\n{markdown}\n\n</details>")
+        Markdown.__init__(self, f"<details><summary>{summary}</summary>\n\n{markdown}\n\n</details>")
 
     def __repr__(self) -> str:
         return self.plain
@@ -207,7 +207,7 @@ def recorded(name: str, *words: Stage | str | Mapping[str, int], **options: obje
 
     UserError for a table that is not there, or a setting that the stage lacks."""
     given = [word.name if isinstance(word, Stage) else word for word in words]
-    made = documents.TABLES[pick(name, tuple(documents.TABLES), "table", "common.results")]
+    made = markdown.TABLES[pick(name, tuple(markdown.TABLES), "table", "common.results")]
     text = made(*given, **{key: str(value) for key, value in options.items()})
     return Markdown(re.sub(r"\[([\w.-]+\.json)\]", r"`docs/results/\1`", text))
 
@@ -284,7 +284,7 @@ def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture
     )
 
 
-def _per_clock(ceilings: Mapping) -> dict[str, float]:
+def _per_clock(ceilings: Mapping[str, Any]) -> dict[str, float]:
     """What an SM does per clock, by the keys of a ceiling run."""
     known = rates(ceilings)
     found = {key: row["per_clock"]["value"] for key, row in known.items() if "per_clock" in row}
@@ -432,7 +432,11 @@ def beside(stage: Stage, run: str, label: str, in_a_row: bool = False) -> Markdo
 
 
 def timed(
-    stage: Stage, run: str, sizes: Sequence[str], label: Callable[[Mapping], str | None], others: Sequence[str] = ()
+    stage: Stage,
+    run: str,
+    sizes: Sequence[str],
+    label: Callable[[Mapping[str, Any]], str | None],
+    others: Sequence[str] = (),
 ) -> Markdown:
     """Times, clocks and SM clocks of what the recorded run `run`.json timed in turn: of the stage's rows for which
     `label` has a name, and of stages named in `others`."""
@@ -566,7 +570,8 @@ def execute(path: Path, timeout: int = 600) -> NotebookNode:
     NotebookClient(book, timeout=timeout, kernel_name="python3", record_timing=False, resources=resources).execute()
     files = [file for output in book.cells.pop().outputs for file in output.text.split()]
     book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}, "runs": files})
-    return book
+    run: NotebookNode = book
+    return run
 
 
 USED = "from common.results import runs\nprint(*sorted(runs.used))"

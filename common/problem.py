@@ -263,7 +263,8 @@ class Problem(ABC):
 @lru_cache
 def load(name: str) -> Problem:
     """The problem of that name."""
-    return importlib.import_module(f"common.problems.{name}").problem
+    problem: Problem = importlib.import_module(f"common.problems.{name}").problem
+    return problem
 
 
 def whole_number(text: str, what: str) -> int:

@@ -74,7 +74,7 @@ class Stage:
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
     besides: tuple[Stage, ...] = ()  # other kernels of the same source, with launchers of their own: tested as well
     function: str = ""  # what programs call instead of the stage: kernels.<function>
-    _kernels: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _kernels: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ladder", self.ladder or self.problem)
@@ -233,12 +233,13 @@ class Stage:
 
         return torch_private
 
-    def call(self, calls: Plans[Result], inputs: Sequence[Tensor], values: tuple = ()) -> Result:
+    def call(self, calls: Plans[Result], inputs: Sequence[Tensor], values: tuple[Any, ...] = ()) -> Result:
         """Call a function that takes what this stage takes, where a stage may be called: outside the graphs of
         torch.compile, outside dispatch modes (UserError), without grad (UserError)."""
         private = self._torch_private
         if private.is_compiling():
-            return private.outside_graphs(self.call, calls, inputs, values)
+            result: Result = private.outside_graphs(self.call, calls, inputs, values)
+            return result
         if private.known_modes():
             raise UserError(
                 f"{self.name} is not a torch operator: it must be called outside make_fx, fake tensors and other modes"
@@ -248,7 +249,7 @@ class Stage:
                 self.check_tensors(inputs)
         return calls.call(inputs, values)
 
-    def prepare(self, inputs: Sequence[Tensor], values: tuple = ()) -> Plan[Sequence[Tensor]]:
+    def prepare(self, inputs: Sequence[Tensor], values: tuple[Any, ...] = ()) -> Plan[Sequence[Tensor]]:
         """The plan of a call with such inputs; `values`, if any, are the names of variants and then their values.
 
         UserError for tensors, variants or a shape that the stage cannot take."""

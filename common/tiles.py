@@ -37,12 +37,14 @@ def path(stage: Stage) -> Path:
 
 def macros(stage: Stage) -> list[str]:
     """The macros of the stage that say how large its tiles are; [] if it has no table."""
-    return _read(path(stage)).get("macros", [])
+    names: list[str] = _read(path(stage)).get("macros", [])
+    return names
 
 
 def shapes(stage: Stage) -> list[str]:
     """The sizes at which `tune` measures this stage; [] if the table leaves that to the problem."""
-    return _read(path(stage)).get("shapes", [])
+    names: list[str] = _read(path(stage)).get("shapes", [])
+    return names
 
 
 def key(settings: Mapping[str, int]) -> str:

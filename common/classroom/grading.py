@@ -143,7 +143,8 @@ def _tools() -> list[str]:
     done = subprocess.run(words, cwd=exercises.ROOT, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"the emulator cannot be built: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout)
+    lines: list[str] = json.loads(done.stdout)
+    return lines
 
 
 def _make_tools() -> list[str]:

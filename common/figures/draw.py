@@ -21,6 +21,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from common.figures import layout
@@ -139,7 +140,16 @@ def bare(axes: Axes) -> None:
 
 
 def rectangles(
-    axes: Axes, x, y, width, height, colours, labels=None, inch=(0.25, 0.25), edge="white", line=0.6
+    axes: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    width: ArrayLike,
+    height: ArrayLike,
+    colours: Any,
+    labels: Sequence[str] | None = None,
+    inch: tuple[float, float] = (0.25, 0.25),
+    edge: Any = "white",
+    line: Any = 0.6,
 ) -> None:
     """Rectangles with labels; `inch` is the size of one data unit on paper (x, y), which decides the labels' size."""
     x, y, width, height = np.broadcast_arrays(np.asarray(x, float), y, width, height)
@@ -175,7 +185,14 @@ def rectangles(
 # ------------------------------------------------------------------------------------------------- shared memory: banks
 
 
-def banks(addresses, size: int, lanes=None, what: str = "request", source: str = "", load: bool = False) -> Picture:
+def banks(
+    addresses: np.ndarray,
+    size: int,
+    lanes: np.ndarray | None = None,
+    what: str = "request",
+    source: str = "",
+    load: bool = False,
+) -> Picture:
     """One shared-memory request: above, where its words lie; below, which lanes each bank serves in each wavefront.
 
     `addresses` are byte offsets in shared memory, one per active lane, of accesses of `size` bytes; `load` as in
@@ -233,13 +250,15 @@ def _bank_axes(axes: Axes, rows: int, label: str, names: Sequence[str]) -> None:
     bare(axes)
 
 
-def _words(axes: Axes, column, row, served: layout.Wavefronts, inch: tuple[float, float]) -> None:
+def _words(
+    axes: Axes, column: np.ndarray, row: np.ndarray, served: layout.Wavefronts, inch: tuple[float, float]
+) -> None:
     """A box per word, merged along the banks while the same lanes want the neighbours."""
     cells: dict[tuple[int, int], tuple[int, list[int]]] = {}
     for x, y, turn, lane in zip(column, row, served.turn, served.lane):
         kept = cells.setdefault((int(y), int(x)), (int(turn), []))
         kept[1].append(int(lane))
-    merged: list[list] = []
+    merged: list[list[Any]] = []
     for (y, x), (turn, lanes) in sorted(cells.items()):
         same = merged and merged[-1][1] == y and merged[-1][0] + merged[-1][2] == x and merged[-1][3:] == [turn, lanes]
         if same and merged[-1][2] < 4:
@@ -262,9 +281,9 @@ def _words(axes: Axes, column, row, served: layout.Wavefronts, inch: tuple[float
 
 
 def sectors(
-    addresses,
+    addresses: ArrayLike,
     size: int,
-    lanes=None,
+    lanes: ArrayLike | None = None,
     what: str = "request",
     element: int = 4,
     warp: int = 0,
@@ -302,7 +321,7 @@ def sectors(
         x = touched % (layout.LINE // layout.SECTOR) * unit
         rectangles(axes, x, y, unit, 1, WASTED, edge="none")
         cells = np.array(sorted(wanted))
-        merged: list[list] = []  # neighbouring cells that the same lanes want, within a sector
+        merged: list[list[Any]] = []  # neighbouring cells that the same lanes want, within a sector
         for cell in cells:
             line, column = int(np.searchsorted(lines, cell // per_line)), int(cell % per_line)
             if (
@@ -352,7 +371,9 @@ def sectors(
 # ------------------------------------------------------------------------------------------ cp.async: lines to lines
 
 
-def copies(sources, targets, lanes=None, what: str = "copy", source: str = "") -> Picture:
+def copies(
+    sources: ArrayLike, targets: ArrayLike, lanes: ArrayLike | None = None, what: str = "copy", source: str = ""
+) -> Picture:
     """One `cp.async` request of 16 bytes per lane past L1: what it takes of each line of 128 bytes of global memory,
     and where that goes in shared memory. `sources` and `targets` are byte offsets, one per active lane.
     """
@@ -392,7 +413,14 @@ def copies(sources, targets, lanes=None, what: str = "copy", source: str = "") -
 
 
 def threads(
-    thread, row, column, width, shape: tuple[int, int], what: str, warp: int = 0, lane: int | None = None
+    thread: ArrayLike,
+    row: ArrayLike,
+    column: ArrayLike,
+    width: ArrayLike,
+    shape: tuple[int, int],
+    what: str,
+    warp: int = 0,
+    lane: int | None = None,
 ) -> Picture:
     """Which thread touches which element of a matrix: one entry of `thread`, `row`, `column`, `width` per access.
 
@@ -446,7 +474,7 @@ def threads(
     return figure
 
 
-def _run(row, column, width) -> tuple[int, int, int, int]:
+def _run(row: np.ndarray, column: np.ndarray, width: np.ndarray) -> tuple[int, int, int, int]:
     """(top, left, bottom, right) of the first rows without a gap."""
     rows = np.unique(row)
     gaps = np.flatnonzero(np.diff(rows) > 1)
@@ -462,7 +490,9 @@ def _cell(boxes: list[tuple[int, int, int, int, list[int]]], largest: float, roo
     return (0.5, min(down, 0.19)) if columns <= 4 else (across, down)
 
 
-def _by_box(thread, row, column, width) -> dict[tuple[int, int, int], list[int]]:
+def _by_box(
+    thread: np.ndarray, row: np.ndarray, column: np.ndarray, width: np.ndarray
+) -> dict[tuple[int, int, int], list[int]]:
     boxes: dict[tuple[int, int, int], list[int]] = {}
     for key in zip(row.tolist(), column.tolist(), width.tolist(), thread.tolist()):
         boxes.setdefault(key[:3], []).append(key[3])
@@ -471,7 +501,7 @@ def _by_box(thread, row, column, width) -> dict[tuple[int, int, int], list[int]]
 
 def _joined(boxes: dict[tuple[int, int, int], list[int]]) -> list[tuple[int, int, int, int, list[int]]]:
     """(row, column, width, height, threads) of the accesses, joined with those below that the same threads make."""
-    growing: dict[tuple[int, int], list] = {}  # (column, width) -> [row, height, threads] of the lowest box there
+    growing: dict[tuple[int, int], list[Any]] = {}  # (column, width) -> [row, height, threads] of the lowest box there
     done = []
     for (row, column, width), threads_here in sorted(boxes.items()):
         above = growing.get((column, width))
@@ -495,7 +525,9 @@ def _lanes(axes: Axes, boxes: list[tuple[int, int, int, int, list[int]]], inch: 
     rectangles(axes, column, row, width, height, colours, labels, inch=inch)
 
 
-def _warps(axes: Axes, thread, row, column, width, box, scale: float) -> None:
+def _warps(
+    axes: Axes, thread: np.ndarray, row: np.ndarray, column: np.ndarray, width: np.ndarray, box: Any, scale: float
+) -> None:
     """Each element in the hue of its warp, grey where several warps meet; a warp's name in the middle of its part."""
     top, left, bottom, right = box
     reach = np.arange(width.max())
@@ -539,7 +571,9 @@ def _frame(axes: Axes, box: tuple[int, int, int, int], shape: tuple[int, int], i
     axes.tick_params(length=0)
 
 
-def _outline(axes: Axes, thread, row, column, width, warp: int, lane: int | None) -> None:
+def _outline(
+    axes: Axes, thread: np.ndarray, row: np.ndarray, column: np.ndarray, width: np.ndarray, warp: int, lane: int | None
+) -> None:
     if lane is None:
         return
     mine = thread == warp * layout.WARP + lane
@@ -577,7 +611,9 @@ def _warp_legend(figure: Picture, warps: np.ndarray, several: bool) -> None:
 # ---------------------------------------------------------------------------------------------------- footprint, rhythm
 
 
-def footprint(panels: dict[str, dict], mosaic: str | None, takeaway: str, block: int, warp: int, lane: int) -> Picture:
+def footprint(
+    panels: dict[str, dict[str, Any]], mosaic: str | None, takeaway: str, block: int, warp: int, lane: int
+) -> Picture:
     """What a block, one of its warps and one of its lanes touch of each matrix, arranged as `mosaic` says.
 
     panels[name] has "shape" (rows, columns), arrays "thread", "row", "column", "width" of accesses, and "title".

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
+from numpy.typing import ArrayLike
 
 from common.figures import layout
 from common.figures.draw import (
@@ -45,7 +46,7 @@ class Fragment:
         return sorted(zip(self.register[rows, columns].tolist(), rows.tolist(), columns.tolist()))
 
 
-def fragment(held, shape: tuple[int, int], registers: int) -> Fragment:
+def fragment(held: ArrayLike, shape: tuple[int, int], registers: int) -> Fragment:
     """From a probe: held[lane][slot] is the index (row · columns + column) of an element of a tile of `shape`, the
     slots of a lane being those of its `registers` in order. ValueError unless each element is held exactly once."""
     held = np.asarray(held).astype(np.int64).reshape(layout.WARP, registers, -1)
@@ -77,7 +78,7 @@ def accumulator(columns: int) -> Fragment:
     )
 
 
-def rows_given(addresses, lanes, row_bytes: int) -> Fragment:
+def rows_given(addresses: ArrayLike, lanes: ArrayLike, row_bytes: int) -> Fragment:
     """Which lane's address brings which element, for a traced `ldmatrix` of a 16 × 16 tile whose rows are `row_bytes`
     apart: 'register' is then the number of the 8 × 8 matrix."""
     addresses, lanes = np.asarray(addresses, np.int64), np.asarray(lanes, np.int64)

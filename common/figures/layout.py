@@ -120,7 +120,8 @@ def tile_offset(
         rows_per_line = max(1, LINE // (width * element))
         index = byte // chunk
         byte = (index ^ (row // rows_per_line % chunks)) * chunk + byte % chunk
-    return row * (width + padding) * element + byte
+    address: np.ndarray = row * (width + padding) * element + byte
+    return address
 
 
 def column_read(

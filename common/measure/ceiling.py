@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Group
@@ -167,7 +168,7 @@ def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], Callable[[],
     return call, stamped
 
 
-def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict:
+def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict[str, Any]:
     """One row of a ceiling run: the rate of single runs and, if asked for, of `sustained` seconds without a pause.
 
     What an SM does per clock comes from its own clock, so that it does not depend on how fast that was."""
@@ -208,7 +209,7 @@ def _cache() -> Path:
     return cache.folder() / f"ceiling-{runs.SCHEMA}-{name}-{digest}.json"
 
 
-def limits(keys: Sequence[str]) -> dict[str, dict]:
+def limits(keys: Sequence[str]) -> dict[str, dict[str, Any]]:
     """{key: {"name", "tflops", "date"}} of these ceilings on the GPU at hand: from the cache, or measured now.
 
     "tflops" is the peak: what the unit does per clock, at the GPU's highest clock; "per_clock" is that of all SMs, in
@@ -237,7 +238,7 @@ def limits(keys: Sequence[str]) -> dict[str, dict]:
     }
 
 
-def head() -> dict:
+def head() -> dict[str, Any]:
     """The head of a ceiling run, with what the GPU has: SMs, their highest clock in MHz if it is known, memory."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return metadata("ceiling") | {
@@ -277,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return record(parser, lambda options: measure_all(options.sustained), table, arguments, "ceilings")
 
 
-def measure_all(sustained: float) -> dict:
+def measure_all(sustained: float) -> dict[str, Any]:
     """A run of all ceilings of the current GPU, and its levels of memory."""
     run = head()
     with terminal.progress("building"):
@@ -294,7 +295,7 @@ def measure_all(sustained: float) -> dict:
     return run
 
 
-def table(run: dict) -> Group:
+def table(run: dict[str, Any]) -> Group:
     """A ceiling run, a row per thing measured."""
     made = terminal.table()
     for column in ("what", "measured", "20–80 %", "per clock and SM", "MHz", "sustained", "MHz", "W"):
@@ -321,7 +322,7 @@ def table(run: dict) -> Group:
     return terminal.titled(f"{run['gpu']}, {run['date'][:10]}", made)
 
 
-def spread(row: dict) -> tuple[float, float]:
+def spread(row: dict[str, Any]) -> tuple[float, float]:
     """The row's value at the 20th and the 80th percentile of its times or samples, the larger one first."""
     if "ms" in row:
         return tuple(row["value"] * row["ms"]["median"] / row["ms"][p] for p in ("p20", "p80"))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -56,7 +57,7 @@ def measure(
     seed: int = 0,
     together: bool = False,
     sustained: float = 0.0,
-) -> dict:
+) -> dict[str, Any]:
     """Check and time kernels and their peers on the GPU. A run as results/runs.py has it.
 
     `together`: heats that have a shape in common are timed in the same rounds, so that their rows may be compared.
@@ -85,7 +86,7 @@ def _turns(heats: Sequence[Heat], together: bool) -> list[tuple[list[Heat], tupl
     return [([heat for heat in heats if shape in heat.shapes], shape) for shape in shapes]
 
 
-def launches() -> dict:
+def launches() -> dict[str, Any]:
     """What a run says about launches themselves: {"empty": ms of an empty kernel between the two events, as a row's
     "ms"; "timer_ns": the step of the timer that clocks are counted against}."""
     call = stamps.empty()
@@ -113,14 +114,16 @@ def _prepare(
     seed: int,
     notes: list[str],
     update: Callable[..., None],
-) -> list[tuple[dict, timing.Contender]]:
+) -> list[tuple[dict[str, Any], timing.Contender]]:
     """The rows of one heat at one shape, checked and ready to be timed: of the last entry's problem, which also names
     the size in all rows."""
     asked = entries[-1].kernel
     spec = asked.stage.spec
     size = spec.format(shape)
-    instances: dict[tuple, accuracy.Instance] = {}  # one for kernels of one problem and shape: references are large
-    made: list[tuple[dict, timing.Contender]] = []
+    instances: dict[
+        tuple[Any, ...], accuracy.Instance
+    ] = {}  # one for kernels of one problem and shape: references are large
+    made: list[tuple[dict[str, Any], timing.Contender]] = []
     for entry in entries:
         kernel = entry.kernel
         try:
@@ -164,13 +167,13 @@ def _prepare(
 
 
 def _time(
-    made: Sequence[tuple[dict, timing.Contender]],
+    made: Sequence[tuple[dict[str, Any], timing.Contender]],
     rounds: int,
     round_ms: float,
     sustained: float,
     notes: list[str],
     update: Callable[..., None],
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """The rows, with the times of their contenders."""
     rows = [row for row, _ in made]
     contenders = [contender for _, contender in made]
@@ -198,13 +201,13 @@ def _time(
     return rows
 
 
-def _rates(flops: int, ms: dict, clock: dict) -> dict:
+def _rates(flops: int, ms: dict[str, Any], clock: dict[str, Any]) -> dict[str, Any]:
     """A row's times, with what follows from them: its rate and, if the SM clock was counted, the clocks of a run."""
     rates = {"ms": ms, "tflops": flops / ms["median"] / 1e9}
     return rates | ({"clock": clock | {"clocks": round(ms["median"] * clock["ghz"] * 1e6)}} if clock else {})
 
 
-def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> dict:
+def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> dict[str, Any]:
     spec = kernel.stage.spec
     return {
         "part": spec.part,
@@ -217,7 +220,9 @@ def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> dict:
     }
 
 
-def _kernel_row(entry: Entry, shape: tuple[int, ...], size: str, accuracies: Sequence[accuracy.Accuracy]) -> dict:
+def _kernel_row(
+    entry: Entry, shape: tuple[int, ...], size: str, accuracies: Sequence[accuracy.Accuracy]
+) -> dict[str, Any]:
     """A kernel's row before it is timed; `flops` is replaced by `tflops` afterwards."""
     kernel, stage = entry.kernel, entry.kernel.stage
     return {

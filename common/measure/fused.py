@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from rich.console import Group
@@ -52,7 +53,7 @@ def ways(
     }
 
 
-def measure(size: int, second: Callable[..., Tensor]) -> list[dict]:
+def measure(size: int, second: Callable[..., Tensor]) -> list[dict[str, Any]]:
     """The rows of a size. UserError if a result is wrong: then nothing is timed."""
     made = ways(size, second)
     for name, (call, right) in made.items():
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return record(parser, lambda _: measure_all(), table, arguments)
 
 
-def measure_all() -> dict:
+def measure_all() -> dict[str, Any]:
     """A run of all sizes."""
     run, second = metadata("fused"), torch.compile(after, dynamic=False)
     with terminal.progress("fused", total=len(SIZES)) as update:
@@ -83,7 +84,7 @@ def measure_all() -> dict:
     return run
 
 
-def table(run: dict) -> Group:
+def table(run: dict[str, Any]) -> Group:
     """A run, a row per size."""
     made = terminal.table()
     head, body = measured.fused_cells(run)

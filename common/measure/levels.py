@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ class Run:
     @property
     def clocks(self) -> float:
         """Clocks of a block: the median."""
-        return statistics.median((self.stamps[:, 2] - self.stamps[:, 1]).tolist())
+        return float(statistics.median((self.stamps[:, 2] - self.stamps[:, 1]).tolist()))
 
     @property
     def seconds(self) -> float:
@@ -65,7 +66,7 @@ class Run:
     def mhz(self) -> float:
         """The SMs' clock meanwhile: the median."""
         ns = self.stamps[:, 4] - self.stamps[:, 3]
-        return statistics.median(((self.stamps[:, 2] - self.stamps[:, 1]) / ns * 1e3).tolist())
+        return float(statistics.median(((self.stamps[:, 2] - self.stamps[:, 1]) / ns * 1e3).tolist()))
 
     def check(self) -> None:
         """UserError unless each block had an SM of its own: rates per SM would be wrong."""
@@ -83,7 +84,7 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-def call(function: Callable, *arguments: Tensor | int | None) -> None:
+def call(function: Callable[..., Any], *arguments: Tensor | int | None) -> None:
     """A launcher of these sources or of ceiling.cu, on torch's current stream; UserError if it fails."""
     values: list[object] = []
     for argument in arguments:
@@ -144,7 +145,7 @@ class Levels:
     def latencies(self) -> ctypes.CDLL:
         return load(LATENCIES)
 
-    def runs(self, blocks: int, launcher: Callable, *arguments: Tensor | int) -> Iterator[Run]:
+    def runs(self, blocks: int, launcher: Callable[..., Any], *arguments: Tensor | int) -> Iterator[Run]:
         """RUNS runs of a kernel with this many blocks, each with an SM of its own; a run before that warms up."""
         for number in range(RUNS + 1):
             call(launcher, *arguments)
@@ -156,7 +157,9 @@ class Levels:
 
     # ---- rates -------------------------------------------------------------------------------------------------------
 
-    def per_clock(self, key: str, name: str, amount: float, runs: Iterable[Run], unit: str = "byte/clock/SM") -> dict:
+    def per_clock(
+        self, key: str, name: str, amount: float, runs: Iterable[Run], unit: str = "byte/clock/SM"
+    ) -> dict[str, Any]:
         """A row: `amount` per block and run, in `unit`."""
         runs = list(runs)
         values = timing.summary([amount / run.clocks for run in runs])
@@ -169,7 +172,7 @@ class Levels:
             "sm_mhz": spread([run.mhz for run in runs]),
         }
 
-    def per_second(self, key: str, name: str, per_block: float, runs: Iterable[Run]) -> dict:
+    def per_second(self, key: str, name: str, per_block: float, runs: Iterable[Run]) -> dict[str, Any]:
         """A row: `per_block` bytes per block and run, in TB/s of all SMs and in bytes per clock of one."""
         runs = list(runs)
         values = timing.summary([per_block * len(run.stamps) / run.seconds / 1e12 for run in runs])
@@ -177,7 +180,7 @@ class Levels:
         per_clock = {"value": row["value"], "unit": row["unit"]}
         return row | {"value": values["median"], "unit": "TB/s", "samples": values, "per_clock": per_clock}
 
-    def shared(self) -> Iterator[dict]:
+    def shared(self) -> Iterator[dict[str, Any]]:
         steps, all_sms = 8192, (self.sink, self.stamps, self.sms)
         for key, name, launcher, *how in (
             ("shared load", "ld.shared.v4, no conflicts", self.rates.launch_shared, 0),
@@ -187,7 +190,7 @@ class Levels:
             runs = self.runs(self.sms, launcher, *how, *all_sms, steps)
             yield self.per_clock(key, f"shared memory: {name}", SHARED_STEP * steps, runs)
 
-    def copies(self) -> Iterator[dict]:
+    def copies(self) -> Iterator[dict[str, Any]]:
         """ldmatrix in half of the warps beside cp.async in the other half; cp.async alone: on one SM."""
         copied = torch.zeros(1, dtype=torch.int32, device=DEVICE)
         for key, name, steps, loads in (
@@ -212,7 +215,7 @@ class Levels:
                 "sm_mhz": spread(clocks),
             }
 
-    def caches(self) -> Iterator[dict]:
+    def caches(self) -> Iterator[dict[str, Any]]:
         steps = 4096
         requests = L1_HALF / 128
         for key, name, wide, broadcast, amount, unit in (
@@ -232,7 +235,7 @@ class Levels:
             shared = (self.sink, self.stamps, self.memory, self.in_l2 // WORD, blocks, steps, warm)
             yield self.per_second(key, name, CHUNK * steps, self.runs(blocks, self.rates.launch_sweep, *shared))
 
-    def tma(self) -> Iterator[dict]:
+    def tma(self) -> Iterator[dict[str, Any]]:
         """What TMA brings to the SMs from L2: each chunk to one SM, or to eight, with and without multicast."""
         if not has_tma():
             return
@@ -249,7 +252,7 @@ class Levels:
             runs = self.runs(blocks, launcher, cluster, *shared)
             yield self.per_second(f"L2, TMA{name}", f"L2 → all SMs by TMA{name}", TMA_CHUNK * steps, runs)
 
-    def dram(self) -> Iterator[dict]:
+    def dram(self) -> Iterator[dict[str, Any]]:
         steps = self.large // CHUNK // self.sms
         read = (self.sink, self.stamps, self.memory, self.large // WORD, self.sms, steps, 0)
         name = f"device memory: {self.large >> 20:,} MB read once"
@@ -261,7 +264,7 @@ class Levels:
 
     # ---- latencies ---------------------------------------------------------------------------------------------------
 
-    def latency(self, key: str, name: str, measure: Callable[[], float]) -> dict:
+    def latency(self, key: str, name: str, measure: Callable[[], float]) -> dict[str, Any]:
         """A row in clocks, of RUNS values of `measure`."""
         values, clocks = [], []
         for _ in range(RUNS + 1):
@@ -272,7 +275,7 @@ class Levels:
         known = [clock for clock in clocks[1:] if clock]
         return row | ({"sm_mhz": spread(known)} if known else {})
 
-    def chains(self) -> Iterator[dict]:
+    def chains(self) -> Iterator[dict[str, Any]]:
         """Chains in one warp or, the barrier, in one block of eight."""
         links, clocks = 64 * LINKS, torch.empty(1, dtype=torch.int64, device=DEVICE)
         last, code = clocks.clone(), self.latencies
@@ -285,13 +288,13 @@ class Levels:
         ):
             arguments = (links, clocks, *result)
 
-            def measure(launcher: Callable = launcher, arguments: tuple = arguments) -> float:
+            def measure(launcher: Callable[..., Any] = launcher, arguments: tuple[Any, ...] = arguments) -> float:
                 call(launcher, *arguments)
                 return int(clocks) / links
 
             yield self.latency(key, name, measure)
 
-    def chases(self) -> Iterator[dict]:
+    def chases(self) -> Iterator[dict[str, Any]]:
         """One thread that reads lines which point to one another, or each to itself."""
         last = torch.empty(1, dtype=torch.int64, device=DEVICE)
         clocks = torch.empty(1024, dtype=torch.int64, device=DEVICE)
@@ -331,7 +334,7 @@ class Levels:
         if lines >= LINKS:
             yield self.latency("latency DRAM page", name, lambda: chase(*far))
 
-    def launches(self) -> Iterator[dict]:
+    def launches(self) -> Iterator[dict[str, Any]]:
         count = 1000
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         values = []
@@ -345,7 +348,7 @@ class Levels:
         name = "an empty kernel, launched again and again"
         yield {"key": "launch", "name": name, "value": summary["median"], "unit": "µs", "samples": summary}
 
-    def rows(self) -> Iterator[dict]:
+    def rows(self) -> Iterator[dict[str, Any]]:
         """Everything, a row of a ceiling run at a time."""
         parts = (self.shared, self.copies, self.caches, self.tma, self.dram, self.chains, self.chases, self.launches)
         for part in parts:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Group
@@ -26,7 +27,7 @@ from cudaemu.errors import UserError
 WRITTEN = ("--json", "--plot", "--trace-events")  # options that name a file which the command writes
 
 
-def metadata(kind: str) -> dict:
+def metadata(kind: str) -> dict[str, Any]:
     """Schema, kind, command, date, commit, machine and software; `rows` starts empty."""
     gpu = driver = None
     if torch.cuda.is_available():
@@ -73,8 +74,8 @@ def _commit() -> tuple[str, bool | None]:
 
 def record(
     parser: argparse.ArgumentParser,
-    measure: Callable[[argparse.Namespace], dict],
-    table: Callable[[dict], Group],
+    measure: Callable[[argparse.Namespace], dict[str, Any]],
+    table: Callable[[dict[str, Any]], Group],
     arguments: Sequence[str] | None,
     what: str = "these",
 ) -> int:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from common.results.runs import ROOT
 from cudaemu.errors import UserError
@@ -236,7 +236,7 @@ MERGED = "ptxas merges loads from neighbouring addresses: this is the count of i
 
 def compare(
     counts: Mapping[str, int] | None, measured: Mapping[str, float], merged: Mapping[str, int] | None = None
-) -> dict[str, dict]:
+) -> dict[str, dict[str, Any]]:
     """{counter: {"emulator", "ncu", "metric"}} of the counters that both have; emulator None where it did not run.
 
     `merged` are the counters that ptxas changes, as they follow from its machine code (shared_loads.py); where one does

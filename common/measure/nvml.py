@@ -55,7 +55,8 @@ def _ask(function: str, *arguments: Any) -> Any:
 
 def driver_version() -> str | None:
     """The driver's version ("580.159.04"), None without a driver."""
-    return _ask("nvmlSystemGetDriverVersion")
+    version: str | None = _ask("nvmlSystemGetDriverVersion")
+    return version
 
 
 class Device:
@@ -138,9 +139,9 @@ class Monitor:
         self._stop.set()
         self._thread.join()
 
-    def summary(self, tag: object = None) -> dict:
+    def summary(self, tag: object = None) -> dict[str, Any]:
         mine = [each for each in self.samples if tag is None or each.tag is tag]
-        result: dict[str, dict] = {}
+        result: dict[str, dict[str, Any]] = {}
         for key in ("sm_mhz", "power_w"):
             if values := [value for each in mine if (value := getattr(each, key)) is not None]:
                 result[key] = {

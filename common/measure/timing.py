@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,7 +151,7 @@ def estimate(call: Call) -> float:
     return timed_runs(call, 1, 1)[0]
 
 
-def sustain(call: Call, ms_per_run: float, seconds: float) -> dict:
+def sustain(call: Call, ms_per_run: float, seconds: float) -> dict[str, Any]:
     """Runs that follow each other without a pause for about `seconds`: {"seconds", "ms": summary, "clock": clock} and
     what NVML says of that time.
 

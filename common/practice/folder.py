@@ -186,7 +186,8 @@ class Progress:
     def hint(self, exercise: Exercise) -> int:
         """Take the next hint: how many are taken now."""
         taken = min(self.of(exercise).get("hints", 0) + 1, len(exercise.hints))
-        return self.note(exercise, hints=taken)["hints"]
+        hints: int = self.note(exercise, hints=taken)["hints"]
+        return hints
 
 
 def _is_record(found: Any) -> bool:

@@ -135,7 +135,7 @@ class Attention(Problem):
 
     def scale(self, shape: Sequence[int]) -> float:
         """1 / √D, as torch.nn.functional.scaled_dot_product_attention has it."""
-        return shape[-1] ** -0.5
+        return float(shape[-1] ** -0.5)
 
     def other_launches(
         self, inputs: Sequence[Tensor], variants: Variants
@@ -223,7 +223,8 @@ def flash_attention_cute(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) 
     from flash_attn.cute import flash_attn_func  # takes seconds, and few have it
 
     out, _ = flash_attn_func(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=causal)
-    return out.transpose(1, 2)
+    o: Tensor = out.transpose(1, 2)
+    return o
 
 
 def unfused(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:

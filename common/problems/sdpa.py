@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -195,7 +196,9 @@ class Sdpa(Attention):
                 return o, lse
         return flash((q.float() @ k.float().mT).masked_fill_(hidden, -torch.inf), v, scale, q.dtype), lse
 
-    def tolerances(self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors) -> tuple:
+    def tolerances(
+        self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
+    ) -> tuple[Any, ...]:
         """Those of O as everywhere; but a unit in the last place of the largest score is that fraction of a weight, and
         an element may be as far off: of few rows, torch's furthest is near by chance.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from common import course
 from common.results.bound import Bound, Bounds, profiled_clocks
@@ -267,7 +268,7 @@ def profile_table(stage: str, dtype: str = "fp16", only: Only = ANY, **settings:
     """What the emulator counted beside what ncu counted for the same launch."""
     wanted = given(settings).items()
 
-    def counted(run: dict) -> list[tuple[Record, str, Mapping]]:
+    def counted(run: dict[str, Any]) -> list[tuple[Record, str, Mapping[str, Any]]]:
         rows = records(run, name=stage, dtype=dtype, default=True)
         same = [r for r in rows if wanted <= r.row["settings"].items()]
         pairs = [(r, key, pair) for r in same for key, pair in r.row["counters"].items()]
@@ -284,7 +285,7 @@ def profile_table(stage: str, dtype: str = "fp16", only: Only = ANY, **settings:
 def differences_table(only: Only = ANY) -> str:
     """Counters in which ncu differs from the emulator: in how many of the compared launches, the largest difference,
     and why, as the newest profile of each kernel and size has it."""
-    compared: set[tuple] = set()
+    compared: set[tuple[Any, ...]] = set()
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}  # counter and reason -> how far off, and where
     sources: list[Record] = []
     for _, rows in every(runs("profile", only), lambda run: records(run, default=True)):
@@ -311,6 +312,6 @@ def differences_table(only: Only = ANY) -> str:
     return markdown(head, body, sources)
 
 
-def _counted(pair: Mapping) -> str:
+def _counted(pair: Mapping[str, Any]) -> str:
     """The emulator's count; as ptxas merged the loads, if it did."""
     return f"{pair['code']:,} ({pair['emulator']:,} unmerged)" if "code" in pair else f"{pair['emulator']:,}"

@@ -114,7 +114,7 @@ def fill(text: str, document: Path) -> tuple[str, list[tuple[str, ...]]]:
     if text.count("<!-- results:") != len(_MARKER.findall(text)):
         raise UserError(f"{document}: a results marker is not closed by <!-- /results -->")
 
-    def region(match: re.Match) -> str:
+    def region(match: re.Match[str]) -> str:
         name, *words = match["words"].split()
         body, _ = _asked(document, match["words"])
         if name == "plot" and "FIGURES/" in body:

@@ -97,12 +97,12 @@ def quantity(value: float, unit: str) -> str:
     )
 
 
-def gigahertz(row: Mapping) -> str | None:
+def gigahertz(row: Mapping[str, Any]) -> str | None:
     """The mean SM clock of a row's timed launches; None for runs of before it was counted."""
     return number(row.get("clock", {}).get("ghz"), "{:.3f} GHz")
 
 
-def limited_by(row: Mapping) -> str | None:
+def limited_by(row: Mapping[str, Any]) -> str | None:
     """What limited the clock while a row was timed, in the driver's words, with the share of its readings; None for
     runs of before it was asked."""
     if "limited_by" not in row:

@@ -137,7 +137,7 @@ def _bytes(need: Need, bound: Bound) -> float:
     """What a level delivered; of device memory as ncu counted it, for its need is each input and output once."""
     metrics = bound.profile.row["metrics"]
     if need.resource == DEVICE_MEMORY and "device memory read" in metrics:
-        return metrics["device memory read"] + metrics["device memory written"]
+        return float(metrics["device memory read"] + metrics["device memory written"])
     return need.count if need.unit == "byte" else need.count * LINE
 
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -120,7 +121,7 @@ def _list(args: argparse.Namespace) -> None:
         terminal.out.print(f"python -m kernels practice {word} --help", markup=False)
 
 
-def _done(record: dict) -> str:
+def _done(record: dict[str, Any]) -> str:
     if "solved" in record:
         return "solved"
     if record.get("points"):

@@ -80,7 +80,7 @@ def attention(
     return (outputs[0], outputs[1]) if return_lse else outputs[0]
 
 
-def _prepare(tensors: Sequence[Tensor], values: tuple) -> Plan[Sequence[Tensor]]:
+def _prepare(tensors: Sequence[Tensor], values: tuple[Any, ...]) -> Plan[Sequence[Tensor]]:
     """The plan of such a call, which returns O, and LSE if it was asked for. UserError for what does not fit."""
     given = Arguments._make((*tensors, *values))
     check(given)

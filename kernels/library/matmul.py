@@ -83,7 +83,7 @@ def matmul(
     return _plans.call(tensors, values)
 
 
-def _prepare(tensors: Sequence[Any], values: tuple) -> Plan[Tensor]:
+def _prepare(tensors: Sequence[Any], values: tuple[Any, ...]) -> Plan[Tensor]:
     """The plan of such a call. UserError for what does not fit."""
     given = Arguments._make((*tensors, *values))
     check(given)

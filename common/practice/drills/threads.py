@@ -43,7 +43,7 @@ def _banks(chance: random.Random) -> Question:
         f"offset ({row} · {columns} + {column}) · {size} = {offset:,} bytes; word {offset:,} / 4 = {offset // 4:,}; "
         f"bank {offset // 4:,} mod 32 = {bank}.",
         f"__shared__ {type_} tile[{rows}][{columns}];\nvalue = tile[{row}][{column}];",
-        figure=lambda: draw.banks([offset], size, what=f"tile[{row}][{column}]", load=True),
+        figure=lambda: draw.banks(np.array([offset]), size, what=f"tile[{row}][{column}]", load=True),
     )
 
 
