@@ -208,7 +208,7 @@ def test_cold_build_takes_seconds(stage, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path))
     started = time.monotonic()
     stage.kernel().load()
-    assert time.monotonic() - started <= 15
+    assert time.monotonic() - started <= 20  # h5 took 10 on one host and 15 on another
 
 
 @pytest.mark.gpu

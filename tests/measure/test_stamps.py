@@ -72,7 +72,7 @@ def test_the_clock_is_one_that_the_gpu_can_have_and_the_timer_is_fine_enough():
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [0, 1024, 4096], ids=["empty kernel", "short product", "long product"])
 def test_stamps_do_not_change_the_time_between_the_events(size):
-    """With and without stamps in turns: within 1 %, or half a microsecond."""
+    """With and without stamps in turns: within 1 %, or one step of the events' timer, 0.512 µs on an H100."""
     a = torch.randn(max(size, 1), max(size, 1), device="cuda", dtype=torch.float16)
     call = (lambda: a @ a) if size else stamps.empty()
     times: dict[bool, list[float]] = {True: [], False: []}
@@ -83,4 +83,4 @@ def test_stamps_do_not_change_the_time_between_the_events(size):
             times[stamped] += timing.timed_runs(call, 20, 100, mark)
     with_stamps, without = (statistics.median(times[stamped]) * 1e3 for stamped in (True, False))
     print(f"{with_stamps:.2f} µs with stamps, {without:.2f} µs without")
-    assert with_stamps == pytest.approx(without, rel=0.01, abs=0.5)
+    assert with_stamps == pytest.approx(without, rel=0.01, abs=0.52)
