@@ -32,7 +32,7 @@ from common.practice import exercises, folder
 from common.practice.drills import sheets
 from common.practice.drills.question import COUNT, questions
 from common.results import bound as bound_of
-from common.results import ladders, markdown, measured, plot, runs
+from common.results import documents, ladders, markdown, measured, plot, runs
 from common.results.bound import MEASURE, Bounds, least_clocks, newest_ceilings, rates
 from common.results.runs import ROOT
 from common.stage import Kernel, Stage
@@ -207,7 +207,7 @@ def recorded(name: str, *words: Stage | str | Mapping[str, int], **options: obje
 
     UserError for a table that is not there, or a setting that the stage lacks."""
     given = [word.name if isinstance(word, Stage) else word for word in words]
-    made = markdown.TABLES[pick(name, tuple(markdown.TABLES), "table", "common.results")]
+    made = documents.TABLES[pick(name, tuple(documents.TABLES), "table", "common.results")]
     text = made(*given, **{key: str(value) for key, value in options.items()})
     return Markdown(re.sub(r"\[([\w.-]+\.json)\]", r"`docs/results/\1`", text))
 

@@ -15,6 +15,7 @@ import pytest
 from tests.tiers import core
 
 ROOT = Path(__file__).parents[1]
+OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # of this run's own
 
 THREE_TIERS = """
 import pytest
@@ -54,7 +55,9 @@ def command(folder: Path, text: str, *words: str) -> list[str]:
 
 
 def run(folder: Path, text: str, *words: str) -> str:
-    done = subprocess.run(command(folder, text, *words), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(folder, text, *words), cwd=ROOT, env=OUTSIDE, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -98,7 +101,7 @@ def test_an_interrupt_of_pytest_alone_ends_its_processes_and_theirs(number, tmp_
     note = tmp_path / "started"
     words = command(tmp_path, STUBBORN.format(started=str(note)), "-n", "1")
     run = subprocess.Popen(
-        words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        words, cwd=ROOT, env=OUTSIDE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     deadline = time.monotonic() + 300
     while not (note.exists() and note.read_text()) and time.monotonic() < deadline:

@@ -18,7 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from common.results import clocks, ladders, measured, plot  # noqa: F401 (they register their tables)
-from common.results.markdown import NOTHING, TABLES, given, markdown, table
+from common.results.markdown import NOTHING, given, markdown, table
+from common.results.markdown import TABLES as TABLES  # with those of all modules that this one imports
 from common.results.runs import ANY, RESULTS, ROOT, Only, rungs, runs, settings_named, used
 from cudaemu.errors import UserError
 
