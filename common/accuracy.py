@@ -25,9 +25,12 @@ from cudaemu.errors import CheckFailed, UserError
 from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from common.stage import Kernel
+
+    Owners = dict[str, tuple[np.ndarray, np.ndarray]]  # output -> the block and the thread of each element
 
 SHOWN = 8  # wrong elements in a report
 LOCATE_FLOPS = 2 * 256**3  # how much work a report may spend on finding a thread: seconds in the emulator
@@ -366,7 +369,7 @@ def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], multiproces
     return "\n".join(lines)
 
 
-def _owner(owners: dict[str, Any] | None, name: str, index: tuple[int, ...], got: float) -> tuple[str, str]:
+def _owner(owners: Owners | None, name: str, index: tuple[int, ...], got: float) -> tuple[str, str]:
     if owners is None or name not in owners:  # an extra output
         return "?", "?"
     blocks, threads = owners[name]
@@ -376,7 +379,7 @@ def _owner(owners: dict[str, Any] | None, name: str, index: tuple[int, ...], got
     return str(block), f"{thread} (warp {thread // 32}, lane {thread % 32})"
 
 
-def _owners(kernel: Kernel, shape: Shape, multiprocessors: int | None) -> dict[str, Any] | None:
+def _owners(kernel: Kernel, shape: Shape, multiprocessors: int | None) -> Owners | None:
     """Who writes each element, {output: (block, thread)}: traced in the emulator, with the inner axes cut short.
 
     None if that would take long, or if the kernel fails there."""

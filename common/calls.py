@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 KEPT = 4096  # kinds of calls
 Result = TypeVar("Result")
+Values = tuple[Any, ...]  # the arguments of a call that are no tensors
+Kind = tuple[object, ...]  # of a call: what a plan may depend on
 Plan = Callable[[Sequence[Any], Sequence[int]], Result]  # is called with the tensors and their addresses
 
 
-class Plans(dict[tuple[Any, ...], Plan[Result]]):
+class Plans(dict[Kind, Plan[Result]]):
     """A function whose calls are worked out once for each kind: a plan is kept, and serves all calls of its kind.
 
     The kind is what a plan may depend on. Of each tensor: dtype, device, shape, strides, how far from a multiple of
@@ -28,11 +30,11 @@ class Plans(dict[tuple[Any, ...], Plan[Result]]):
     `prepare(tensors, values)` checks the arguments and returns the plan. What it refuses is not kept, so a call whose
     plan is found needs no check. When there are KEPT plans, all are dropped."""
 
-    def __init__(self, prepare: Callable[[Sequence[Any], tuple[Any, ...]], Plan[Result]], alignment: int):
+    def __init__(self, prepare: Callable[[Sequence[Any], Values], Plan[Result]], alignment: int):
         super().__init__()
         self.prepare, self.alignment = prepare, alignment
 
-    def call(self, tensors: Sequence[Tensor | None], values: tuple[Any, ...] = ()) -> Result:
+    def call(self, tensors: Sequence[Tensor | None], values: Values = ()) -> Result:
         alignment, addresses, kind = self.alignment, [], [*values, *map(type, values)]
         try:
             for each in tensors:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from IPython.display import Markdown, display
 
@@ -284,7 +284,7 @@ def costs(*compared: Kernel, function: str = "", seldom: bool = True) -> Picture
     )
 
 
-def _per_clock(ceilings: Mapping[str, Any]) -> dict[str, float]:
+def _per_clock(ceilings: runs.Run) -> dict[str, float]:
     """What an SM does per clock, by the keys of a ceiling run."""
     known = rates(ceilings)
     found = {key: row["per_clock"]["value"] for key, row in known.items() if "per_clock" in row}
@@ -435,7 +435,7 @@ def timed(
     stage: Stage,
     run: str,
     sizes: Sequence[str],
-    label: Callable[[Mapping[str, Any]], str | None],
+    label: Callable[[runs.Row], str | None],
     others: Sequence[str] = (),
 ) -> Markdown:
     """Times, clocks and SM clocks of what the recorded run `run`.json timed in turn: of the stage's rows for which
@@ -564,14 +564,13 @@ def execute(path: Path, timeout: int = 600) -> NotebookNode:
     import nbformat
     from nbclient import NotebookClient
 
-    book = nbformat.read(path, as_version=4)
+    book: NotebookNode = nbformat.read(path, as_version=4)
     book.cells.append(nbformat.v4.new_code_cell(USED))
     resources = {"metadata": {"path": str(path.parent)}}
     NotebookClient(book, timeout=timeout, kernel_name="python3", record_timing=False, resources=resources).execute()
     files = [file for output in book.cells.pop().outputs for file in output.text.split()]
     book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}, "runs": files})
-    run: NotebookNode = book
-    return run
+    return book
 
 
 USED = "from common.results import runs\nprint(*sorted(runs.used))"

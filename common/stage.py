@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import terminal
-from common.calls import Plan, Plans, Result, check_grad, check_memory, check_places, check_tensors
+from common.calls import Kind, Plan, Plans, Result, Values, check_grad, check_memory, check_places, check_tensors
 from common.dtypes import PRECISIONS, torch_dtype
 from cudaemu import cpp
 from cudaemu.compiler.toolchain import read
@@ -74,7 +74,9 @@ class Stage:
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
     besides: tuple[Stage, ...] = ()  # other kernels of the same source, with launchers of their own: tested as well
     function: str = ""  # what programs call instead of the stage: kernels.<function>
-    _kernels: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _kernels: dict[Kind, tuple[Kernel, Launcher | None]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ladder", self.ladder or self.problem)
@@ -233,7 +235,7 @@ class Stage:
 
         return torch_private
 
-    def call(self, calls: Plans[Result], inputs: Sequence[Tensor], values: tuple[Any, ...] = ()) -> Result:
+    def call(self, calls: Plans[Result], inputs: Sequence[Tensor], values: Values = ()) -> Result:
         """Call a function that takes what this stage takes, where a stage may be called: outside the graphs of
         torch.compile, outside dispatch modes (UserError), without grad (UserError)."""
         private = self._torch_private
@@ -249,7 +251,7 @@ class Stage:
                 self.check_tensors(inputs)
         return calls.call(inputs, values)
 
-    def prepare(self, inputs: Sequence[Tensor], values: tuple[Any, ...] = ()) -> Plan[Sequence[Tensor]]:
+    def prepare(self, inputs: Sequence[Tensor], values: Values = ()) -> Plan[Sequence[Tensor]]:
         """The plan of a call with such inputs; `values`, if any, are the names of variants and then their values.
 
         UserError for tensors, variants or a shape that the stage cannot take."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -174,7 +174,7 @@ class Traced:
     def patterns(self, warp: int = 0, verb: str | None = None) -> list[Request]:
         """One shared-memory request of `warp` for each kind of it: the worst of those from one source line that ask for
         as many bytes at as many different addresses. Copies are left out: they do not go by banks."""
-        worst: dict[tuple[Any, ...], Request] = {}
+        worst: dict[tuple[int, str, int, int], Request] = {}
         for request in self.requests(warp=warp, verb=verb):
             if request.verb == "copy":
                 continue

@@ -145,11 +145,11 @@ def rectangles(
     y: ArrayLike,
     width: ArrayLike,
     height: ArrayLike,
-    colours: Any,
+    colours: str | Sequence[str],
     labels: Sequence[str] | None = None,
     inch: tuple[float, float] = (0.25, 0.25),
-    edge: Any = "white",
-    line: Any = 0.6,
+    edge: str = "white",
+    line: float = 0.6,
 ) -> None:
     """Rectangles with labels; `inch` is the size of one data unit on paper (x, y), which decides the labels' size."""
     x, y, width, height = np.broadcast_arrays(np.asarray(x, float), y, width, height)
@@ -526,7 +526,13 @@ def _lanes(axes: Axes, boxes: list[tuple[int, int, int, int, list[int]]], inch: 
 
 
 def _warps(
-    axes: Axes, thread: np.ndarray, row: np.ndarray, column: np.ndarray, width: np.ndarray, box: Any, scale: float
+    axes: Axes,
+    thread: np.ndarray,
+    row: np.ndarray,
+    column: np.ndarray,
+    width: np.ndarray,
+    box: tuple[int, int, int, int],
+    scale: float,
 ) -> None:
     """Each element in the hue of its warp, grey where several warps meet; a warp's name in the middle of its part."""
     top, left, bottom, right = box

@@ -29,6 +29,7 @@ from common.dtypes import PRECISIONS
 from common.measure import levels, nvml, stamps, timing
 from common.measure.metadata import metadata, record
 from common.results import runs
+from common.results.runs import Row, Run
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
@@ -168,7 +169,7 @@ def bind(ceiling: Ceiling, warps: int) -> tuple[Callable[[], None], Callable[[],
     return call, stamped
 
 
-def measure(ceiling: Ceiling, sustained: float = 0.0) -> dict[str, Any]:
+def measure(ceiling: Ceiling, sustained: float = 0.0) -> Row:
     """One row of a ceiling run: the rate of single runs and, if asked for, of `sustained` seconds without a pause.
 
     What an SM does per clock comes from its own clock, so that it does not depend on how fast that was."""
@@ -238,7 +239,7 @@ def limits(keys: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def head() -> dict[str, Any]:
+def head() -> Run:
     """The head of a ceiling run, with what the GPU has: SMs, their highest clock in MHz if it is known, memory."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return metadata("ceiling") | {
@@ -278,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return record(parser, lambda options: measure_all(options.sustained), table, arguments, "ceilings")
 
 
-def measure_all(sustained: float) -> dict[str, Any]:
+def measure_all(sustained: float) -> Run:
     """A run of all ceilings of the current GPU, and its levels of memory."""
     run = head()
     with terminal.progress("building"):
@@ -295,7 +296,7 @@ def measure_all(sustained: float) -> dict[str, Any]:
     return run
 
 
-def table(run: dict[str, Any]) -> Group:
+def table(run: Run) -> Group:
     """A ceiling run, a row per thing measured."""
     made = terminal.table()
     for column in ("what", "measured", "20–80 %", "per clock and SM", "MHz", "sustained", "MHz", "W"):
@@ -322,7 +323,7 @@ def table(run: dict[str, Any]) -> Group:
     return terminal.titled(f"{run['gpu']}, {run['date'][:10]}", made)
 
 
-def spread(row: dict[str, Any]) -> tuple[float, float]:
+def spread(row: Row) -> tuple[float, float]:
     """The row's value at the 20th and the 80th percentile of its times or samples, the larger one first."""
     if "ms" in row:
         return tuple(row["value"] * row["ms"]["median"] / row["ms"][p] for p in ("p20", "p80"))

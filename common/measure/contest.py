@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,8 @@ import torch
 from common import accuracy, gpu, terminal
 from common.measure import ceiling, nvml, stamps, timing
 from common.measure.metadata import metadata
+from common.problem import Shape
+from common.results.runs import Row, Run
 from common.stage import Kernel, Stage
 from cudaemu.errors import UserError
 
@@ -57,7 +59,7 @@ def measure(
     seed: int = 0,
     together: bool = False,
     sustained: float = 0.0,
-) -> dict[str, Any]:
+) -> Run:
     """Check and time kernels and their peers on the GPU. A run as results/runs.py has it.
 
     `together`: heats that have a shape in common are timed in the same rounds, so that their rows may be compared.
@@ -114,16 +116,15 @@ def _prepare(
     seed: int,
     notes: list[str],
     update: Callable[..., None],
-) -> list[tuple[dict[str, Any], timing.Contender]]:
+) -> list[tuple[Row, timing.Contender]]:
     """The rows of one heat at one shape, checked and ready to be timed: of the last entry's problem, which also names
     the size in all rows."""
     asked = entries[-1].kernel
     spec = asked.stage.spec
     size = spec.format(shape)
-    instances: dict[
-        tuple[Any, ...], accuracy.Instance
-    ] = {}  # one for kernels of one problem and shape: references are large
-    made: list[tuple[dict[str, Any], timing.Contender]] = []
+    # one for kernels of one problem and shape: references are large
+    instances: dict[tuple[str, Shape], accuracy.Instance] = {}
+    made: list[tuple[Row, timing.Contender]] = []
     for entry in entries:
         kernel = entry.kernel
         try:
@@ -167,13 +168,13 @@ def _prepare(
 
 
 def _time(
-    made: Sequence[tuple[dict[str, Any], timing.Contender]],
+    made: Sequence[tuple[Row, timing.Contender]],
     rounds: int,
     round_ms: float,
     sustained: float,
     notes: list[str],
     update: Callable[..., None],
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """The rows, with the times of their contenders."""
     rows = [row for row, _ in made]
     contenders = [contender for _, contender in made]
@@ -201,13 +202,13 @@ def _time(
     return rows
 
 
-def _rates(flops: int, ms: dict[str, Any], clock: dict[str, Any]) -> dict[str, Any]:
+def _rates(flops: int, ms: Mapping[str, float], clock: dict[str, float]) -> Row:
     """A row's times, with what follows from them: its rate and, if the SM clock was counted, the clocks of a run."""
     rates = {"ms": ms, "tflops": flops / ms["median"] / 1e9}
     return rates | ({"clock": clock | {"clocks": round(ms["median"] * clock["ghz"] * 1e6)}} if clock else {})
 
 
-def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> dict[str, Any]:
+def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> Row:
     spec = kernel.stage.spec
     return {
         "part": spec.part,
@@ -220,9 +221,7 @@ def _case(kernel: Kernel, shape: tuple[int, ...], size: str) -> dict[str, Any]:
     }
 
 
-def _kernel_row(
-    entry: Entry, shape: tuple[int, ...], size: str, accuracies: Sequence[accuracy.Accuracy]
-) -> dict[str, Any]:
+def _kernel_row(entry: Entry, shape: tuple[int, ...], size: str, accuracies: Sequence[accuracy.Accuracy]) -> Row:
     """A kernel's row before it is timed; `flops` is replaced by `tflops` afterwards."""
     kernel, stage = entry.kernel, entry.kernel.stage
     return {

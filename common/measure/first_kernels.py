@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Group
@@ -24,6 +23,7 @@ from torch import Tensor
 from common import gpu, terminal
 from common.measure import timing
 from common.measure.metadata import metadata, record
+from common.results.runs import Row, Run
 from cudaemu.errors import UserError
 
 SOURCE = Path(__file__).with_name("first_kernels.cu")
@@ -173,7 +173,7 @@ def wrong(first: First) -> str | None:
     return None
 
 
-def measure(library: ctypes.CDLL, first: First) -> dict[str, Any]:
+def measure(library: ctypes.CDLL, first: First) -> Row:
     """The row of a run. UserError if the result is wrong: then it is not timed."""
     launch = call(library, first)
     for each in first.outputs:
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return record(parser, lambda _: measure_all(), table, arguments)
 
 
-def measure_all() -> dict[str, Any]:
+def measure_all() -> Run:
     """A run of all of them."""
     library = gpu.load(SOURCE, {}, gpu.capability() or "8.0", "first kernels")
     run, makers = metadata("first_kernels"), all_of_them()
@@ -213,7 +213,7 @@ def measure_all() -> dict[str, Any]:
     return run
 
 
-def table(run: dict[str, Any]) -> Group:
+def table(run: Run) -> Group:
     """A run, a row per kernel."""
     made = terminal.table()
     for column in ("kernel", "size", "µs", "TB/s", "torch", "µs", "× torch"):

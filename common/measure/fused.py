@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from rich.console import Group
@@ -22,6 +21,7 @@ from common import terminal
 from common.measure import timing
 from common.measure.metadata import metadata, record
 from common.results import measured
+from common.results.runs import Row, Run
 from cudaemu.errors import UserError
 from kernels.library.matmul import matmul
 
@@ -53,7 +53,7 @@ def ways(
     }
 
 
-def measure(size: int, second: Callable[..., Tensor]) -> list[dict[str, Any]]:
+def measure(size: int, second: Callable[..., Tensor]) -> list[Row]:
     """The rows of a size. UserError if a result is wrong: then nothing is timed."""
     made = ways(size, second)
     for name, (call, right) in made.items():
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return record(parser, lambda _: measure_all(), table, arguments)
 
 
-def measure_all() -> dict[str, Any]:
+def measure_all() -> Run:
     """A run of all sizes."""
     run, second = metadata("fused"), torch.compile(after, dynamic=False)
     with terminal.progress("fused", total=len(SIZES)) as update:
@@ -84,7 +84,7 @@ def measure_all() -> dict[str, Any]:
     return run
 
 
-def table(run: dict[str, Any]) -> Group:
+def table(run: Run) -> Group:
     """A run, a row per size."""
     made = terminal.table()
     head, body = measured.fused_cells(run)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from common import gpu
 from common.measure import nvml, timing
+from common.results.runs import Row
 from cudaemu.errors import UserError
 from cudaemu.units import WGMMA
 
@@ -45,6 +46,8 @@ FILLER = 256 << 20  # bytes that push everything out of any GPU's L2
 LARGEST = 4 << 30  # bytes of the region for device memory, where there is room
 SMALLEST = 64 << 20  # bytes that all the kernels fit into
 
+Launch = Callable[..., int]  # a launcher of these sources; its status
+
 
 @dataclass(frozen=True)
 class Run:
@@ -55,7 +58,8 @@ class Run:
     @property
     def clocks(self) -> float:
         """Clocks of a block: the median."""
-        return float(statistics.median((self.stamps[:, 2] - self.stamps[:, 1]).tolist()))
+        median: float = statistics.median((self.stamps[:, 2] - self.stamps[:, 1]).tolist())
+        return median
 
     @property
     def seconds(self) -> float:
@@ -66,7 +70,8 @@ class Run:
     def mhz(self) -> float:
         """The SMs' clock meanwhile: the median."""
         ns = self.stamps[:, 4] - self.stamps[:, 3]
-        return float(statistics.median(((self.stamps[:, 2] - self.stamps[:, 1]) / ns * 1e3).tolist()))
+        median: float = statistics.median(((self.stamps[:, 2] - self.stamps[:, 1]) / ns * 1e3).tolist())
+        return median
 
     def check(self) -> None:
         """UserError unless each block had an SM of its own: rates per SM would be wrong."""
@@ -84,7 +89,7 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-def call(function: Callable[..., Any], *arguments: Tensor | int | None) -> None:
+def call(function: Launch, *arguments: Tensor | int | None) -> None:
     """A launcher of these sources or of ceiling.cu, on torch's current stream; UserError if it fails."""
     values: list[object] = []
     for argument in arguments:
@@ -145,7 +150,7 @@ class Levels:
     def latencies(self) -> ctypes.CDLL:
         return load(LATENCIES)
 
-    def runs(self, blocks: int, launcher: Callable[..., Any], *arguments: Tensor | int) -> Iterator[Run]:
+    def runs(self, blocks: int, launcher: Launch, *arguments: Tensor | int) -> Iterator[Run]:
         """RUNS runs of a kernel with this many blocks, each with an SM of its own; a run before that warms up."""
         for number in range(RUNS + 1):
             call(launcher, *arguments)
@@ -157,9 +162,7 @@ class Levels:
 
     # ---- rates -------------------------------------------------------------------------------------------------------
 
-    def per_clock(
-        self, key: str, name: str, amount: float, runs: Iterable[Run], unit: str = "byte/clock/SM"
-    ) -> dict[str, Any]:
+    def per_clock(self, key: str, name: str, amount: float, runs: Iterable[Run], unit: str = "byte/clock/SM") -> Row:
         """A row: `amount` per block and run, in `unit`."""
         runs = list(runs)
         values = timing.summary([amount / run.clocks for run in runs])
@@ -172,7 +175,7 @@ class Levels:
             "sm_mhz": spread([run.mhz for run in runs]),
         }
 
-    def per_second(self, key: str, name: str, per_block: float, runs: Iterable[Run]) -> dict[str, Any]:
+    def per_second(self, key: str, name: str, per_block: float, runs: Iterable[Run]) -> Row:
         """A row: `per_block` bytes per block and run, in TB/s of all SMs and in bytes per clock of one."""
         runs = list(runs)
         values = timing.summary([per_block * len(run.stamps) / run.seconds / 1e12 for run in runs])
@@ -180,7 +183,7 @@ class Levels:
         per_clock = {"value": row["value"], "unit": row["unit"]}
         return row | {"value": values["median"], "unit": "TB/s", "samples": values, "per_clock": per_clock}
 
-    def shared(self) -> Iterator[dict[str, Any]]:
+    def shared(self) -> Iterator[Row]:
         steps, all_sms = 8192, (self.sink, self.stamps, self.sms)
         for key, name, launcher, *how in (
             ("shared load", "ld.shared.v4, no conflicts", self.rates.launch_shared, 0),
@@ -190,7 +193,7 @@ class Levels:
             runs = self.runs(self.sms, launcher, *how, *all_sms, steps)
             yield self.per_clock(key, f"shared memory: {name}", SHARED_STEP * steps, runs)
 
-    def copies(self) -> Iterator[dict[str, Any]]:
+    def copies(self) -> Iterator[Row]:
         """ldmatrix in half of the warps beside cp.async in the other half; cp.async alone: on one SM."""
         copied = torch.zeros(1, dtype=torch.int32, device=DEVICE)
         for key, name, steps, loads in (
@@ -215,7 +218,7 @@ class Levels:
                 "sm_mhz": spread(clocks),
             }
 
-    def caches(self) -> Iterator[dict[str, Any]]:
+    def caches(self) -> Iterator[Row]:
         steps = 4096
         requests = L1_HALF / 128
         for key, name, wide, broadcast, amount, unit in (
@@ -235,7 +238,7 @@ class Levels:
             shared = (self.sink, self.stamps, self.memory, self.in_l2 // WORD, blocks, steps, warm)
             yield self.per_second(key, name, CHUNK * steps, self.runs(blocks, self.rates.launch_sweep, *shared))
 
-    def tma(self) -> Iterator[dict[str, Any]]:
+    def tma(self) -> Iterator[Row]:
         """What TMA brings to the SMs from L2: each chunk to one SM, or to eight, with and without multicast."""
         if not has_tma():
             return
@@ -252,7 +255,7 @@ class Levels:
             runs = self.runs(blocks, launcher, cluster, *shared)
             yield self.per_second(f"L2, TMA{name}", f"L2 → all SMs by TMA{name}", TMA_CHUNK * steps, runs)
 
-    def dram(self) -> Iterator[dict[str, Any]]:
+    def dram(self) -> Iterator[Row]:
         steps = self.large // CHUNK // self.sms
         read = (self.sink, self.stamps, self.memory, self.large // WORD, self.sms, steps, 0)
         name = f"device memory: {self.large >> 20:,} MB read once"
@@ -264,7 +267,7 @@ class Levels:
 
     # ---- latencies ---------------------------------------------------------------------------------------------------
 
-    def latency(self, key: str, name: str, measure: Callable[[], float]) -> dict[str, Any]:
+    def latency(self, key: str, name: str, measure: Callable[[], float]) -> Row:
         """A row in clocks, of RUNS values of `measure`."""
         values, clocks = [], []
         for _ in range(RUNS + 1):
@@ -275,7 +278,7 @@ class Levels:
         known = [clock for clock in clocks[1:] if clock]
         return row | ({"sm_mhz": spread(known)} if known else {})
 
-    def chains(self) -> Iterator[dict[str, Any]]:
+    def chains(self) -> Iterator[Row]:
         """Chains in one warp or, the barrier, in one block of eight."""
         links, clocks = 64 * LINKS, torch.empty(1, dtype=torch.int64, device=DEVICE)
         last, code = clocks.clone(), self.latencies
@@ -288,13 +291,13 @@ class Levels:
         ):
             arguments = (links, clocks, *result)
 
-            def measure(launcher: Callable[..., Any] = launcher, arguments: tuple[Any, ...] = arguments) -> float:
+            def measure(launcher: Launch = launcher, arguments: tuple[Any, ...] = arguments) -> float:
                 call(launcher, *arguments)
                 return int(clocks) / links
 
             yield self.latency(key, name, measure)
 
-    def chases(self) -> Iterator[dict[str, Any]]:
+    def chases(self) -> Iterator[Row]:
         """One thread that reads lines which point to one another, or each to itself."""
         last = torch.empty(1, dtype=torch.int64, device=DEVICE)
         clocks = torch.empty(1024, dtype=torch.int64, device=DEVICE)
@@ -334,7 +337,7 @@ class Levels:
         if lines >= LINKS:
             yield self.latency("latency DRAM page", name, lambda: chase(*far))
 
-    def launches(self) -> Iterator[dict[str, Any]]:
+    def launches(self) -> Iterator[Row]:
         count = 1000
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         values = []
@@ -348,7 +351,7 @@ class Levels:
         name = "an empty kernel, launched again and again"
         yield {"key": "launch", "name": name, "value": summary["median"], "unit": "µs", "samples": summary}
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[Row]:
         """Everything, a row of a ceiling run at a time."""
         parts = (self.shared, self.copies, self.caches, self.tma, self.dram, self.chains, self.chases, self.launches)
         for part in parts:

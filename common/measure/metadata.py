@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Group
@@ -21,13 +20,13 @@ from common import terminal
 from common.measure import nvml
 from common.packages import CUTE, version
 from common.results import runs
-from common.results.runs import ROOT, SCHEMA
+from common.results.runs import ROOT, SCHEMA, Run
 from cudaemu.errors import UserError
 
 WRITTEN = ("--json", "--plot", "--trace-events")  # options that name a file which the command writes
 
 
-def metadata(kind: str) -> dict[str, Any]:
+def metadata(kind: str) -> Run:
     """Schema, kind, command, date, commit, machine and software; `rows` starts empty."""
     gpu = driver = None
     if torch.cuda.is_available():
@@ -74,8 +73,8 @@ def _commit() -> tuple[str, bool | None]:
 
 def record(
     parser: argparse.ArgumentParser,
-    measure: Callable[[argparse.Namespace], dict[str, Any]],
-    table: Callable[[dict[str, Any]], Group],
+    measure: Callable[[argparse.Namespace], Run],
+    table: Callable[[Run], Group],
     arguments: Sequence[str] | None,
     what: str = "these",
 ) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 from common.dtypes import torch_dtype
-from common.problem import Problem, Request, Shape, Tensors, Variants, whole_number
+from common.problem import Problem, Request, Shape, Tensors, Tolerance, Variants, whole_number
 from common.problems.attention import WIDE, Attention, flash
 from cudaemu.errors import UserError
 
@@ -198,7 +197,7 @@ class Sdpa(Attention):
 
     def tolerances(
         self, inputs: Sequence[Tensor], dtype: str, variants: Variants, references: Tensors
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Tolerance, ...]:
         """Those of O as everywhere; but a unit in the last place of the largest score is that fraction of a weight, and
         an element may be as far off: of few rows, torch's furthest is near by chance.
 

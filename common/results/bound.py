@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from common import problem
 from common.dtypes import PRECISIONS
-from common.results.runs import ANY, Only, Record, choose, not_zero, records, runs
+from common.results.runs import ANY, Only, Record, Row, Run, choose, not_zero, records, runs
 from common.stage import Kernel
 from cudaemu.units import FMA, MMA, UNITS, WGMMA, Unit
 
-Row = Mapping[str, Any]
 Rates = Mapping[str, Row]  # the rows of a ceiling run by their keys
 
 WARP = 32
@@ -49,7 +47,7 @@ class Bound:
 
     record: Record
     profile: Record  # where the counts come from
-    ceilings: dict[str, Any]  # the run that the rates come from
+    ceilings: Run  # the run that the rates come from
     needs: tuple[Need, ...]
     measured: float  # clocks of an SM that a launch took
     problem: float | None  # clocks that the problem's FLOP take at least; None where their rate is not known
@@ -111,25 +109,24 @@ def _per_clock(key: str, each: float = 1.0) -> Callable[[Row, Rates], float | No
 
     def rate(_: Row, rates: Rates) -> float | None:
         row = rates.get(key, {})
-        value: float | None = row.get("per_clock", {}).get(
-            "value", row.get("value") if "clock" in row.get("unit", "") else None
-        )
-        return value and value / each
+        value = row.get("per_clock", {}).get("value", row.get("value") if "clock" in row.get("unit", "") else None)
+        portions: float | None = value and value / each
+        return portions
 
     return rate
 
 
-def rates(ceilings: Mapping[str, Any]) -> dict[str, Row]:
+def rates(ceilings: Run) -> dict[str, Row]:
     """The rows of a ceiling run by their keys."""
     return {row["key"]: row for row in ceilings["rows"]}
 
 
-def newest_ceilings(gpu: str | None = None, only: Only = ANY) -> dict[str, Any] | None:
+def newest_ceilings(gpu: str | None = None, only: Only = ANY) -> Run | None:
     """The newest recorded ceiling run with rates per clock, of a GPU of that name if one is given."""
     return choose(runs("ceiling", only), lambda run: run if "sms" in run and gpu in (None, run["gpu"]) else None)
 
 
-def problem_clocks(record: Record, ceilings: Mapping[str, Any]) -> float | None:
+def problem_clocks(record: Record, ceilings: Run) -> float | None:
     """Clocks of an SM that a row's FLOP take at least, spread over all SMs.
 
     The rate is that of the ladder's fastest unit, mma.sync where the precision has it: the same for all stages, so that
@@ -138,7 +135,7 @@ def problem_clocks(record: Record, ceilings: Mapping[str, Any]) -> float | None:
     return rate and record.operations / rate / ceilings["sms"]
 
 
-def problem_rate(record: Record, ceilings: Mapping[str, Any]) -> tuple[str, float | None]:
+def problem_rate(record: Record, ceilings: Run) -> tuple[str, float | None]:
     """The unit whose rate the problem's bound has ("mma.sync fp16"), and its FLOP per clock and SM."""
     row, known = record.row, rates(ceilings)
     tensor = MMA.ceiling(row["dtype"])
@@ -161,7 +158,8 @@ def profiled_clocks(profile: Record) -> float | None:
     metrics = profile.row["metrics"]
     if "duration" not in metrics or "SM clock" not in metrics:
         return None
-    return float(metrics["duration"] * 1e-9 * metrics["SM clock"])
+    clocks: float = metrics["duration"] * 1e-9 * metrics["SM clock"]
+    return clocks
 
 
 def least_clocks(kernel: Kernel, shape: Sequence[int], counts: Mapping[str, int], known: Rates) -> dict[str, float]:
@@ -214,8 +212,8 @@ def _wavefronts(row: Row, rates: Rates) -> float | None:
     if loads is None or stores is None:
         return None
     copies = counters.get("cp_async_sectors", {}).get("ncu") or 0
-    counted = max(loads + stores, metrics.get("L1 wavefronts, data", 0))
-    return float(counted + copies * SECTOR / LINE * _taken_turns(rates))
+    served: float = max(loads + stores, metrics.get("L1 wavefronts, data", 0))
+    return served + copies * SECTOR / LINE * _taken_turns(rates)
 
 
 def _taken_turns(rates: Rates) -> bool:
@@ -284,7 +282,7 @@ class Bounds:
 
     def __init__(self, only: Only = ANY):
         self._only = only._replace(gpu=None)  # that of each record
-        self._ceilings: dict[str, dict[str, Any] | None] = {}
+        self._ceilings: dict[str, Run | None] = {}
         self._profiles = runs("profile", self._only)
 
     def of(self, record: Record) -> Bound | None:
@@ -335,13 +333,14 @@ class Bounds:
         return f"\nThe problem's bound is at {', '.join(said)}." if said else ""
 
     @staticmethod
-    def _hz(record: Record, profile: Record, ceilings: Mapping[str, Any]) -> float:
+    def _hz(record: Record, profile: Record, ceilings: Run) -> float:
         """The SM clock: of the timed launches, or of the profiled one; the GPU's highest where neither is known."""
         clock = record.row.get("clock", {}).get("ghz")
-        return float(clock * 1e9 if clock else profile.row["metrics"].get("SM clock") or ceilings["highest_mhz"] * 1e6)
+        hz: float = clock * 1e9 if clock else profile.row["metrics"].get("SM clock") or ceilings["highest_mhz"] * 1e6
+        return hz
 
     @staticmethod
-    def _has_limit(record: Record, ceilings: Mapping[str, Any]) -> bool:
+    def _has_limit(record: Record, ceilings: Run) -> bool:
         """Whether the rate of its tensor instruction was measured: a run recorded before `ceiling` measured wgmma has
         none."""
         return not _unit(record.row).background or record.row["limit"] in rates(ceilings)
@@ -368,14 +367,14 @@ class Bounds:
             return None
         case = {name: row[name] for name in ("name", "dtype", "size", "problem", "variants")}
 
-        def counted(run: dict[str, Any]) -> Record | None:
+        def counted(run: Run) -> Record | None:
             rows = records(run, **case) if run["gpu"] == record.run["gpu"] else []
             same = (r for r in rows if not_zero(r.row["settings"]) == not_zero(row["settings"]))
             return next((r for r in same if "instructions" in r.row["metrics"]), None)
 
         return choose(self._profiles, counted)
 
-    def _ceiling(self, record: Record) -> dict[str, Any] | None:
+    def _ceiling(self, record: Record) -> Run | None:
         gpu = record.run["gpu"]
         if gpu not in self._ceilings:
             self._ceilings[gpu] = newest_ceilings(gpu, self._only)

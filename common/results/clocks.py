@@ -21,7 +21,7 @@ from common.results.markdown import (
     table,
     tflops,
 )
-from common.results.runs import ANY, Only, Record, choose, every, records, rungs, runs, settings_named, sizes
+from common.results.runs import ANY, Case, Only, Record, Run, choose, every, records, rungs, runs, settings_named, sizes
 
 
 def short_stall(name: str) -> str:
@@ -268,7 +268,7 @@ def profile_table(stage: str, dtype: str = "fp16", only: Only = ANY, **settings:
     """What the emulator counted beside what ncu counted for the same launch."""
     wanted = given(settings).items()
 
-    def counted(run: dict[str, Any]) -> list[tuple[Record, str, Mapping[str, Any]]]:
+    def counted(run: Run) -> list[tuple[Record, str, Mapping[str, Any]]]:
         rows = records(run, name=stage, dtype=dtype, default=True)
         same = [r for r in rows if wanted <= r.row["settings"].items()]
         pairs = [(r, key, pair) for r in same for key, pair in r.row["counters"].items()]
@@ -285,15 +285,15 @@ def profile_table(stage: str, dtype: str = "fp16", only: Only = ANY, **settings:
 def differences_table(only: Only = ANY) -> str:
     """Counters in which ncu differs from the emulator: in how many of the compared launches, the largest difference,
     and why, as the newest profile of each kernel and size has it."""
-    compared: set[tuple[Any, ...]] = set()
+    compared: set[tuple[Case, str]] = set()
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}  # counter and reason -> how far off, and where
     sources: list[Record] = []
     for _, rows in every(runs("profile", only), lambda run: records(run, default=True)):
         for record in rows:
             pairs = {key: pair for key, pair in record.row["counters"].items() if pair.get("emulator") is not None}
-            if not pairs or record.case + (record.row["name"],) in compared:
+            if not pairs or (record.case, record.row["name"]) in compared:
                 continue
-            compared.add(record.case + (record.row["name"],))
+            compared.add((record.case, record.row["name"]))
             sources.append(record)
             for key, pair in pairs.items():
                 ours, ncu = pair.get("code", pair["emulator"]), pair["ncu"]

@@ -27,6 +27,7 @@ from common.results.runs import (
     ANY,
     Only,
     Record,
+    Run,
     choose,
     every,
     named,
@@ -94,7 +95,7 @@ def both_times(record: Record | None, other: Record | None) -> str | None:
 
 
 def _at(
-    run: dict[str, Any],
+    run: Run,
     stage: str,
     dtype: str,
     settings: Mapping[str, int],
@@ -207,7 +208,7 @@ def steps_table(stage: str, *chosen: Mapping[str, int] | str, only: Only = ANY) 
     variants = [each for each in chosen if not isinstance(each, str)]
     shown = [each for each in chosen if isinstance(each, str)]
 
-    def wanted(run: dict[str, Any]) -> list[list[Record]] | None:
+    def wanted(run: Run) -> list[list[Record]] | None:
         rows = records(run, name=stage)
         found = [[r for r in rows if r.row["variants"] == {**r.row["defaults"], **each}] for each in variants]
         return found if all(found) else None
@@ -226,12 +227,12 @@ def steps_table(stage: str, *chosen: Mapping[str, int] | str, only: Only = ANY) 
 
 def _long_runs(
     stage: str, dtype: str, shown: Sequence[str], only: Only, settings: Mapping[str, int]
-) -> list[tuple[dict[str, Any], dict[str, Record]]]:
+) -> list[tuple[Run, dict[str, Record]]]:
     """Every run but the quick ones that timed a stage's default kernel and the library at all these sizes, oldest
     first; with its rows by size."""
     dates: set[str] = set()
 
-    def new(run: dict[str, Any]) -> dict[str, Record]:
+    def new(run: Run) -> dict[str, Record]:
         quick = "--quick" in run["command"]
         found = {} if quick else _at(run, stage, dtype, settings, shown, peer=True, role="stage")
         if run["date"] in dates:  # rows that were kept in a file of their own
@@ -282,7 +283,7 @@ def together_table(stage: str, *size: str, only: Only = ANY) -> str:
     """A stage's default kernel and the library in every precision and setting that one run timed in the same rounds:
     TFLOP/s, share of the library, SM clock. Of the newest such run that has all these sizes."""
 
-    def rounds(run: dict[str, Any]) -> list[Record] | None:
+    def rounds(run: Run) -> list[Record] | None:
         rows = [r for r in records(run, name=stage, default=True) if r.row["size"] in (size or r.row["size"])]
         several = len({settings_named(r.row) for r in rows}) > 1
         return rows if run.get("together") and several and set(size) <= {r.row["size"] for r in rows} else None
@@ -353,7 +354,7 @@ def uses_table(stage: str, dtype: str, *size: str, only: Only = ANY, **settings:
     return pivot("size", [(record.row["size"], record) for record in found], columns, found)
 
 
-def beside(run: dict[str, Any], name: str, label: str) -> tuple[list[str], list[list[object]], list[Record]]:
+def beside(run: Run, name: str, label: str) -> tuple[list[str], list[list[object]], list[Record]]:
     """Head, rows and records: a stage beside `label`, a changed copy of its source that the same run timed with it."""
     found = [Record(run, row) for row in run["rows"] if row["name"] == name]
     ours = {each.row["size"]: each for each in found if not each.row.get("source")}
@@ -379,11 +380,11 @@ def sustained_table(stage: str, dtype: str, peer: str, *size: str, only: Only = 
     its shares of a peer. Of the newest run in which this stage has both at all these sizes."""
     wanted = not_zero(given(settings))
 
-    def at(run: dict[str, Any]) -> dict[tuple[str, str], Record]:
+    def at(run: Run) -> dict[tuple[str, str], Record]:
         rows = (r for r in records(run, dtype=dtype) if not_zero(r.row["settings"]) == wanted)
         return {(r.row["name"], r.row["size"]): r for r in rows if r.row.get("default", True)}
 
-    def ways(run: dict[str, Any]) -> tuple[dict[tuple[str, str], Record], ...] | None:
+    def ways(run: Run) -> tuple[dict[tuple[str, str], Record], ...] | None:
         both = at(run), at(sustained(run))
         return both if all((stage, each) in found for found in both for each in size) else None
 

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from common import course
 from common.packages import CUTE
-from common.results.runs import Only, Record
+from common.results.runs import Only, Record, Row
 from cudaemu.errors import UserError
 
 NOTHING = "*No run recorded yet.*"
-Row = TypeVar("Row")
+Shown = TypeVar("Shown")
 
 TABLES: dict[str, Callable[..., str]] = {}
 
@@ -50,8 +50,8 @@ def usage() -> str:
 
 def pivot(
     corner: str,
-    rows: Iterable[tuple[str, Row]],
-    columns: Sequence[tuple[str, Callable[[Row], str | None]]],
+    rows: Iterable[tuple[str, Shown]],
+    columns: Sequence[tuple[str, Callable[[Shown], str | None]]],
     sources: Sequence[Record],
 ) -> str:
     """A table of rows of any kind, each with its label, and of columns, each with what it says of a row."""
@@ -97,12 +97,12 @@ def quantity(value: float, unit: str) -> str:
     )
 
 
-def gigahertz(row: Mapping[str, Any]) -> str | None:
+def gigahertz(row: Row) -> str | None:
     """The mean SM clock of a row's timed launches; None for runs of before it was counted."""
     return number(row.get("clock", {}).get("ghz"), "{:.3f} GHz")
 
 
-def limited_by(row: Mapping[str, Any]) -> str | None:
+def limited_by(row: Row) -> str | None:
     """What limited the clock while a row was timed, in the driver's words, with the share of its readings; None for
     runs of before it was asked."""
     if "limited_by" not in row:

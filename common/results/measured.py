@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from common.results.markdown import NOTHING, markdown, number, table
-from common.results.runs import ANY, Only, Record, choose, runs
+from common.results.runs import ANY, Only, Record, Row, Run, choose, runs
 from cudaemu.hardware import GPUS, Gpu
 
 LEVELS = (  # of memory: name, the keys of its latency and of its rate
@@ -19,12 +17,12 @@ LEVELS = (  # of memory: name, the keys of its latency and of its rate
 )
 
 
-def newest(kind: str, only: Only) -> dict[str, Any] | None:
+def newest(kind: str, only: Only) -> Run | None:
     """The newest run of that kind."""
     return choose(runs(kind, only), lambda run: run)
 
 
-def _ceilings(only: Only) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _ceilings(only: Only) -> tuple[Run, dict[str, Row]]:
     """The newest ceiling run, and its rows by their keys; ({}, {}) if there is none."""
     run = newest("ceiling", only) or {}
     return run, {row["key"]: row for row in run.get("rows", ())}
@@ -60,9 +58,10 @@ def limits_table(only: Only = ANY) -> str:
     return markdown([*head, "power"], body, [Record(run, {})])
 
 
-def _bytes_per_clock(row: Mapping[str, Any]) -> float:
+def _bytes_per_clock(row: Row) -> float:
     """What a level delivers to an SM."""
-    return float(row["value"] if "clock" in row["unit"] else row["per_clock"]["value"])
+    rate: float = row["value"] if "clock" in row["unit"] else row["per_clock"]["value"]
+    return rate
 
 
 @table("levels")
@@ -168,7 +167,7 @@ def first_kernels_table(only: Only = ANY) -> str:
     return markdown(head, body) + f"\n\n{said}, [{run['file']}]."
 
 
-def fused_cells(run: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def fused_cells(run: Run) -> tuple[list[str], list[list[str]]]:
     """Of a run of measure/fused.py, a row per size: what the product takes, and what follows it in its kernel or in one
     of its own."""
     sizes: dict[int, dict[str, float]] = {}

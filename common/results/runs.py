@@ -22,6 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 SCHEMA = 2
 Found = TypeVar("Found")
+Run = dict[str, Any]  # what _HEAD names, and more
+Row = dict[str, Any]  # what _ROW names for the run's kind, and more
+Settings = tuple[tuple[str, int], ...]  # name and value, sorted, none of them 0
+Case = tuple[str, str, Settings, str]  # part, dtype, settings, size
 KINDS = ("bench", "ceiling", "first_kernels", "fused", "profile", "timeline")
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
@@ -36,10 +40,10 @@ _ROW: dict[str, dict[str, Any]] = {
 }
 
 
-def validate(run: object, where: str = "run") -> dict[str, Any]:
+def validate(run: object, where: str = "run") -> Run:
     """`run` itself if it has the schema's fields with their types; UserError naming the field otherwise."""
 
-    def require(value: object, fields: dict[str, Any], place: str) -> None:
+    def require(value: object, fields: Mapping[str, Any], place: str) -> None:
         if not isinstance(value, dict):
             raise UserError(f"{where}: {place} must be a JSON object")
         for name, kind in fields.items():
@@ -65,14 +69,14 @@ def validate(run: object, where: str = "run") -> dict[str, Any]:
     return run
 
 
-def as_text(run: dict[str, Any]) -> str:
+def as_text(run: Run) -> str:
     """A run as its file holds it: its head in a line, then a row per line, so that a diff shows which one changed."""
     head = json.dumps({name: value for name, value in run.items() if name != "rows"}, ensure_ascii=False)
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in run["rows"])
     return f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'
 
 
-def save(run: dict[str, Any], path: Path | str) -> Path:
+def save(run: Run, path: Path | str) -> Path:
     """Write a validated run; UserError where the file cannot be written."""
     path = Path(path)
     try:
@@ -83,7 +87,7 @@ def save(run: dict[str, Any], path: Path | str) -> Path:
     return path
 
 
-def load(path: Path | str) -> dict[str, Any]:
+def load(path: Path | str) -> Run:
     """Read and validate one run; UserError names the file and what is wrong with it."""
     if Path(path).parent == RESULTS:
         used.add(Path(path).name)
@@ -97,7 +101,7 @@ def _text(path: Path | str) -> str:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _parsed(text: str, path: str) -> dict[str, Any]:
+def _parsed(text: str, path: str) -> Run:
     try:
         return validate(json.loads(text), path)
     except json.JSONDecodeError as error:
@@ -111,19 +115,19 @@ _parsed_once = lru_cache(_parsed)  # pages ask for the same text a hundred times
 class Record:
     """One row and its run."""
 
-    run: dict[str, Any]
-    row: dict[str, Any]
+    run: Run
+    row: Row
 
     @property
-    def case(self) -> tuple[Any, ...]:
+    def case(self) -> Case:
         """What was computed, and how large: rows of one run with the same case may be compared."""
         return self.row["part"], self.row["dtype"], not_zero(self.row["settings"]), self.row["size"]
 
     @property
     def ladder(self) -> str:
         """The ladder of the row's stage; runs of before there were several of a part do not say it."""
-        ladder: str = self.row.get("ladder", self.row["part"])
-        return ladder
+        name: str = self.row["ladder"] if "ladder" in self.row else self.row["part"]
+        return name
 
     def beside(self, **fields: Any) -> Record | None:
         """The row of this run and case that has these fields."""
@@ -135,7 +139,8 @@ class Record:
 
     def times(self, other: Record | None) -> float | None:
         """How many times as fast as `other` this is."""
-        return None if other is None else self.row["tflops"] / other.row["tflops"]
+        ratio: float | None = None if other is None else self.row["tflops"] / other.row["tflops"]
+        return ratio
 
     @property
     def previous(self) -> Record | None:
@@ -168,28 +173,32 @@ class Record:
     def clocks(self) -> float | None:
         """Clocks of an SM between the two events: the median time at the clock counted around these launches. None for
         runs of before that was counted."""
-        clocks: float | None = self.row.get("clock", {}).get("clocks")
-        return clocks
+        counted: float | None = self.row.get("clock", {}).get("clocks")
+        return counted
 
     @property
     def limit(self) -> dict[str, Any] | None:
         """{"name", "tflops", "per_clock", "date"} of the unit that does this row's arithmetic, measured on that GPU."""
-        limit: dict[str, Any] | None = self.run.get("limits", {}).get(self.row.get("limit"))
-        return limit
+        unit: dict[str, Any] | None = self.run.get("limits", {}).get(self.row.get("limit"))
+        return unit
 
     @property
     def of_limit(self) -> float | None:
         """This row's share of its limit, in clocks where they were counted; else of the peak at the highest clock."""
         if self.limit is None:
             return None
+        share: float
         if self.clocks and "per_clock" in self.limit:
-            return self.operations / self.clocks / float(self.limit["per_clock"])
-        return float(self.row["tflops"] / self.limit["tflops"])
+            share = self.operations / self.clocks / self.limit["per_clock"]
+        else:
+            share = self.row["tflops"] / self.limit["tflops"]
+        return share
 
     @property
     def operations(self) -> float:
         """FLOP of the problem."""
-        return float(self.row["tflops"] * self.row["ms"]["median"] * 1e9)
+        flop: float = self.row["tflops"] * self.row["ms"]["median"] * 1e9
+        return flop
 
     @property
     def source(self) -> str:
@@ -208,7 +217,7 @@ ANY = Only()
 used: set[str] = set()  # the files that something was made of, for whoever clears it first and reads it then
 
 
-def runs(kind: str | None = None, only: Only = ANY) -> list[dict[str, Any]]:
+def runs(kind: str | None = None, only: Only = ANY) -> list[Run]:
     """Every run in docs/results, newest first, with its file's name as "file"; before all others those of the GPU that
     most of them are of: who names no GPU means that one. UserError if `only` names a file that is not there."""
     found = [_parsed_once(_text(path), str(path)) | {"file": path.name} for path in sorted(RESULTS.glob("*.json"))]
@@ -224,9 +233,7 @@ def runs(kind: str | None = None, only: Only = ANY) -> list[dict[str, Any]]:
 
 
 def choose(
-    among: Iterable[dict[str, Any]],
-    having: Callable[[dict[str, Any]], Found | None],
-    rank: Callable[[Found], Any] | None = None,
+    among: Iterable[Run], having: Callable[[Run], Found | None], rank: Callable[[Found], Any] | None = None
 ) -> Found | None:
     """What `having` finds in the run that something is to be made of: here, and nowhere else, is decided which run that
     is. The first, which is the newest, in which it finds anything; with `rank`, the one where that is greatest."""
@@ -238,16 +245,14 @@ def choose(
     return best[1]
 
 
-def every(
-    among: Iterable[dict[str, Any]], having: Callable[[dict[str, Any]], Found | None]
-) -> list[tuple[dict[str, Any], Found]]:
+def every(among: Iterable[Run], having: Callable[[Run], Found | None]) -> list[tuple[Run, Found]]:
     """Each run in which `having` finds anything, and what: for what is made of all of them."""
     answers = [(run, found) for run in among if (found := having(run))]
     used.update(run["file"] for run, _ in answers)
     return answers
 
 
-def records(run: dict[str, Any], **fields: Any) -> list[Record]:
+def records(run: Run, **fields: Any) -> list[Record]:
     """The run's rows of the project's own kernels and of peers that have these fields; readers' kernels left out."""
     own = (row for row in run["rows"] if row.get("source") is None)
     return [Record(run, row) for row in own if all(row.get(k) == v for k, v in fields.items())]
@@ -268,7 +273,7 @@ def rungs(ladder: str, dtype: str, only: Only = ANY, **settings: int) -> list[Re
     Of several such runs prefer one that timed each stage alone; then the newest. A setting
     that is not given is 0."""
 
-    def climbed(run: dict[str, Any]) -> list[Record]:
+    def climbed(run: Run) -> list[Record]:
         rows = [r for r in records(run, dtype=dtype) if not_zero(r.row["settings"]) == not_zero(settings)]
         own = [r for r in rows if r.ladder == ladder and r.row["role"] != "peer" and r.row.get("default")]
         cases = {r.case for r in own}
@@ -292,7 +297,7 @@ def variant_records(
     """The rows of one stage, with these settings, that differ in one macro only, from the newest run with several of
     its values at all of the sizes `shown`."""
 
-    def swept(run: dict[str, Any]) -> list[Record] | None:
+    def swept(run: Run) -> list[Record] | None:
         found = []
         for record in records(run, name=name):
             variants, defaults = record.row.get("variants", {}), record.row.get("defaults", {})
@@ -305,7 +310,7 @@ def variant_records(
     return choose(runs("bench", only), swept) or []
 
 
-def sustained(run: dict[str, Any]) -> dict[str, Any]:
+def sustained(run: Run) -> Run:
     """The run's rows as they were without a pause (`bench --sustained`) in place of the bursts; no other rows."""
     return run | {"rows": [row | row["sustained"] for row in run["rows"] if "sustained" in row]}
 
@@ -331,11 +336,11 @@ def named(variants: Mapping[str, int] | None) -> str:
     return " ".join(f"{k}={v}" for k, v in (variants or {}).items())
 
 
-def not_zero(settings: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+def not_zero(settings: Mapping[str, int]) -> Settings:
     """Settings as they compare between stages: one that is 0 is as good as none."""
     return tuple(sorted((name, value) for name, value in settings.items() if value))
 
 
-def settings_named(row: dict[str, Any]) -> str:
+def settings_named(row: Row) -> str:
     """The row's dtype and settings that are not 0: "fp16", "fp16 HEAD_DIM=64 CAUSAL=1"."""
     return " ".join([row["dtype"], *(f"{k}={v}" for k, v in row["settings"].items() if v)])

@@ -10,7 +10,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.text import Text
@@ -156,7 +156,7 @@ def _rung(stage: Stage, dtype: str, args: argparse.Namespace) -> list[Kernel]:
 
 def _cases(asked: Sequence[Kernel]) -> list[list[Kernel]]:
     """The kernels that compute the same: part, dtype, settings."""
-    found: dict[tuple[Any, ...], list[Kernel]] = {}
+    found: dict[tuple[str, str, runs.Settings], list[Kernel]] = {}
     for kernel in asked:
         found.setdefault((kernel.stage.spec.part, kernel.dtype, runs.not_zero(kernel.settings)), []).append(kernel)
     return list(found.values())
@@ -236,7 +236,7 @@ def _measure(heats: Sequence[Heat], args: argparse.Namespace) -> int:
 
 def record_tables(found: Sequence[Record], title: str) -> list[Group]:
     """A table per case and size: times and ratios, each within its own run."""
-    groups: dict[tuple[Any, ...], list[Record]] = {}
+    groups: dict[runs.Case, list[Record]] = {}
     for record in found:
         groups.setdefault(record.case, []).append(record)
     return [_record_table(group, title) for group in groups.values()]
@@ -269,7 +269,7 @@ def _record_table(group: Sequence[Record], title: str) -> Group:
     return terminal.titled(f"{runs.settings_named(row)}, {row['size']} ({title})", made)
 
 
-def _label(row: Mapping[str, Any]) -> str:
+def _label(row: runs.Row) -> str:
     """The row's label without what the table's title says."""
     label: str = row["label"].replace(f" {row['dtype']}", "", 1)
     for name, value in row["settings"].items():

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Group
@@ -74,7 +73,7 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
 
-        def counted(job: Job, measured: Sequence[ncu.Launch]) -> dict[str, Any]:
+        def counted(job: Job, measured: Sequence[ncu.Launch]) -> runs.Row:
             found = _row(job, ncu.totals(measured), args.seed, unknown)
             update(f"counted {job[0].label} in the emulator", advance=1)
             return found
@@ -103,7 +102,7 @@ def by_job(launches: Sequence[ncu.Launch], count: int) -> list[list[ncu.Launch]]
     return found[:count]
 
 
-def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]) -> dict[str, Any]:
+def _row(job: Job, measured: dict[str, float], seed: int, unknown: Sequence[str]) -> runs.Row:
     kernel, shape = job
     spec, stage = kernel.stage.spec, kernel.stage
     counted = merged = None
@@ -138,7 +137,7 @@ def _arch(stage: Stage) -> Arch:
     return here if here in {each.arch for each in hardware.GPUS} else stage.arch
 
 
-def tables(row: dict[str, Any], where: str) -> list[Group]:
+def tables(row: runs.Row, where: str) -> list[Group]:
     """Emulator beside ncu, where the emulator ran too; then what only the hardware knows."""
     size = row["size"]
     made = []

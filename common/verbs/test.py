@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -195,7 +195,7 @@ def table(results: Sequence[Result], details: bool = False) -> Table:
     for column in ("error", "allowed"):
         made.add_column(column, justify="right")
     made.add_column("")
-    groups: dict[tuple[Any, ...], list[Result]] = {}
+    groups: dict[tuple[str, str, int], list[Result]] = {}
     for number, result in enumerate(results):
         kernel = result.kernel
         name = (
@@ -215,7 +215,7 @@ def table(results: Sequence[Result], details: bool = False) -> Table:
 
 def complaints(failed: Sequence[Result]) -> list[str]:
     """What is wrong, each mistake once: as the first check reports it, and in how many others it occurs."""
-    checks: dict[tuple[Any, ...], list[Complaint]] = {}
+    checks: dict[tuple[object, ...], list[Complaint]] = {}
     for result in failed:
         for key, said in {each.key: each for each in reversed(result.complaints)}.items():
             checks.setdefault(key, []).append(said)

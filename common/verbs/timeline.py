@@ -13,7 +13,7 @@ import argparse
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common import accuracy, course, terminal
 from common.figures import warps
@@ -113,7 +113,7 @@ def _changed(kernel: Kernel, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     return {"splits": 1} if "splits" in kernel.arguments(inputs, outputs) else {}
 
 
-def emulated(plain: Kernel, kernel: Kernel, shape: Shape, seed: int = 0, block: int = 0) -> dict[str, Any]:
+def emulated(plain: Kernel, kernel: Kernel, shape: Shape, seed: int = 0, block: int = 0) -> runs.Run:
     """A run in the emulator, on a GPU of one multiprocessor: there blocks that are persistent have several tiles."""
     from common.measure.metadata import metadata
 
@@ -126,7 +126,7 @@ def emulated(plain: Kernel, kernel: Kernel, shape: Shape, seed: int = 0, block: 
     return _record(metadata("timeline") | {"gpu": None}, plain, shape, block, stamped.rows(stamps, block, STEPS))
 
 
-def _on_gpu(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) -> dict[str, Any]:
+def _on_gpu(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) -> runs.Run:
     """A run on the GPU. The stamps are those of its last timed launch: L2 is cold, the clock is up."""
     import torch
 
@@ -154,7 +154,7 @@ def _on_gpu(plain: Kernel, kernel: Kernel, shape: Shape, seed: int, block: int) 
     return _record(made, plain, shape, block, stamped.rows(stamps, block, NS))
 
 
-def _record(made: dict[str, Any], kernel: Kernel, shape: Shape, block: int, rows: Sequence[Row]) -> dict[str, Any]:
+def _record(made: runs.Run, kernel: Kernel, shape: Shape, block: int, rows: Sequence[Row]) -> runs.Run:
     """A run as results/runs.py has it."""
     spec = kernel.stage.spec
     case = {
@@ -175,16 +175,16 @@ def _record(made: dict[str, Any], kernel: Kernel, shape: Shape, block: int, rows
 # ---- what is shown of it --------------------------------------------------------------------------------------------
 
 
-def _unit(record: dict[str, Any]) -> str:
+def _unit(record: runs.Run) -> str:
     return NS if record["gpu"] else STEPS
 
 
-def spans(record: dict[str, Any]) -> Timeline:
+def spans(record: runs.Run) -> Timeline:
     """The record as a timeline."""
     return stamped.timeline(record["rows"], record["rows"][0]["label"], _unit(record), record["block"])
 
 
-def figure(*records: dict[str, Any]) -> Picture:
+def figure(*records: runs.Run) -> Picture:
     """The first tiles of the block, as the stage's patch says; of several runs of a stage where that is `overlaps`."""
     made = [_run_of(record) for record in records]
     ends = [_first_tiles(record) for record in records]
@@ -194,24 +194,24 @@ def figure(*records: dict[str, Any]) -> Picture:
     return warps.ring(made[0]) if name == "ring" else warps.turns(made[0], end=ends[0])
 
 
-def _run_of(record: dict[str, Any]) -> warps.Run:
+def _run_of(record: runs.Run) -> warps.Run:
     row, unit = record["rows"][0], _unit(record)
     where = f"{record['gpu']}, {record['date'][:10]}; {_cost(record)}" if record["gpu"] else "in the emulator"
     return warps.Run(spans(record), f"{row['label']}, {row['size']}, {where}", (), record["block"], unit, AXES[unit])
 
 
-def _first_tiles(record: dict[str, Any]) -> int:
+def _first_tiles(record: runs.Run) -> int:
     """When the last warpgroup has stored its first tiles; 0 if nobody stores."""
     stored = [row["end"] for row in record["rows"] if row["event"] == "STORES"]
     return max((each[:TILES][-1] for each in stored), default=0)
 
 
-def _cost(record: dict[str, Any]) -> str:
+def _cost(record: runs.Run) -> str:
     plain, stamps = (record["ms"][name]["median"] for name in ("plain", "stamped"))
     return f"with stamps {stamps * 1e3:.1f} µs, without {plain * 1e3:.1f} µs ({stamps / plain - 1:+.1%})"
 
 
-def table(record: dict[str, Any]) -> Group:
+def table(record: runs.Run) -> Group:
     """How long each thing took, for each warpgroup; and on a GPU what the stamps cost."""
     unit, row = _unit(record), record["rows"][0]
     made = terminal.table()

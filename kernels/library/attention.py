@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from common import course, gpu, tiles, torch_private
-from common.calls import Plan, Plans, check_grad, check_memory, check_places, check_tensors
+from common.calls import Plan, Plans, Values, check_grad, check_memory, check_places, check_tensors
 from common.gpu import Launcher
 from common.stage import Kernel, Prepared, Stage
 from cudaemu.errors import UserError
@@ -80,7 +80,7 @@ def attention(
     return (outputs[0], outputs[1]) if return_lse else outputs[0]
 
 
-def _prepare(tensors: Sequence[Tensor], values: tuple[Any, ...]) -> Plan[Sequence[Tensor]]:
+def _prepare(tensors: Sequence[Tensor], values: Values) -> Plan[Sequence[Tensor]]:
     """The plan of such a call, which returns O, and LSE if it was asked for. UserError for what does not fit."""
     given = Arguments._make((*tensors, *values))
     check(given)

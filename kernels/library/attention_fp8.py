@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from common import course
-from common.calls import Plan, Plans
+from common.calls import Plan, Plans, Values
 from common.stage import Prepared
 
 stage = course.load("h8")
@@ -26,7 +25,7 @@ def attention_fp8(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return quantize.call(_plans, (q, k, v))
 
 
-def _prepare(tensors: Sequence[Tensor], values: tuple[Any, ...]) -> Plan[Tensor]:
+def _prepare(tensors: Sequence[Tensor], values: Values) -> Plan[Tensor]:
     """The plan of such a call. UserError for tensors that do not fit."""
     first, q = quantize.prepare(tensors), tensors[0]
     kernel = stage.kernel(stage.torch_dtypes[q.dtype], {"HEAD_DIM": q.shape[-1]})

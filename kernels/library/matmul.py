@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from common import course, torch_private
-from common.calls import Plan, Plans, check_grad, check_memory, check_places, check_tensors
+from common.calls import Plan, Plans, Values, check_grad, check_memory, check_places, check_tensors
 from common.gpu import Launcher
 from common.stage import Kernel
 from cudaemu.errors import UserError
@@ -83,7 +83,7 @@ def matmul(
     return _plans.call(tensors, values)
 
 
-def _prepare(tensors: Sequence[Any], values: tuple[Any, ...]) -> Plan[Tensor]:
+def _prepare(tensors: Sequence[Any], values: Values) -> Plan[Tensor]:
     """The plan of such a call. UserError for what does not fit."""
     given = Arguments._make((*tensors, *values))
     check(given)
