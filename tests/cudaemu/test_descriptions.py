@@ -142,4 +142,4 @@ def test_an_instruction_without_a_description_does_not_compile(tmp_path, about, 
 
 
 def test_a_program_with_an_unknown_instruction_does_not_load():
-    assert engine.library().vm_program(b"frobnicate\n", *[None] * 5, 0) is None
+    assert engine.library().vm_program(b"frobnicate\n", *[None] * 6, 0) is None
