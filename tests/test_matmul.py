@@ -116,7 +116,7 @@ def test_a_deep_product_is_split_over_more_blocks_than_a_cluster_has():
     assert report.launches[0].grid[0] == 4 * 3 * 11  # of 128 × 256, in 11 parts
 
 
-@pytest.mark.core(every=6)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("shape", "old", "new"),
     [

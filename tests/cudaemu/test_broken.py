@@ -71,7 +71,11 @@ def emulated(broken: Broken) -> Report:
     return kernel.emulate(inputs, outputs, refused_is_error=False, **options)
 
 
-@pytest.mark.parametrize("broken", core(SUITE, lambda broken: broken.kind), ids=lambda broken: broken.name)
+@pytest.mark.parametrize(
+    "broken",
+    core(sorted(SUITE, key=lambda broken: not broken.is_program), lambda broken: broken.kind),
+    ids=lambda broken: broken.name,
+)
 def test_it_is_found(broken):
     report = emulated(broken)
     assert not report.ok

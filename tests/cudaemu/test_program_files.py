@@ -28,7 +28,6 @@ PROGRAMS = {
 
 CORE = (  # one of each kind
     "async_copies",
-    "cub_block",
     "driver_ptx",
     "game_of_life",
     "graph_nodes",

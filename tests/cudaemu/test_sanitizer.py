@@ -38,6 +38,7 @@ def gemm(source: Path, shape: tuple[int, int, int], dtype: str = "fp32", *, misa
     return report, c, a.double() @ b.double()
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("stage", ["01_naive", "02_block_tile", "03_thread_tile"])
 def test_correct_kernels_are_clean(stage, dtype):
@@ -223,6 +224,7 @@ def test_a_correct_pipeline_is_clean():
     assert report.counters["cp_async_bytes"] == 2 * (64 * 96 * 2)
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("name", PIPELINE_BREAKS)
 def test_breaks_of_a_pipeline_are_found(name):
     old, new, kinds, at, says, is_right = PIPELINE_BREAKS[name]

@@ -154,6 +154,7 @@ def test_what_is_not_set_for_all(name, n, mark, says):
         assert f"at line {line(KERNELS, '// the shuffle', name)}" in finding.message
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [("fragment", "wmma::fill_fragment(sum, 0.0f);", ""), ("accumulators", "float sum[4] = {};", "float sum[4];")],

@@ -95,6 +95,7 @@ def test_widths_of_machine_code(opcode, width):
     assert shared_loads._opcode_width(opcode) == width
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
 def test_the_counts_of_block_tile_follow_from_its_loop(dtype):
     """For each k a warp reads one element of A, the same for all, and 32 of B; A's are merged to what the code has."""
