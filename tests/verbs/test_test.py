@@ -94,6 +94,7 @@ def test_careless_rounding_does_not_get_through(command, edited, edit):
     assert status == 1 and "wrong result" in out
 
 
+@pytest.mark.full
 def test_a_refused_launch_is_a_failed_check_and_the_test_goes_on(command, edited):
     """The launcher asks for too many threads at one of the sizes: the others are checked all the same."""
     source = edited(NAIVE, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, M == 150 ? 2048 : THREADS, 0, stream>>>"))
