@@ -266,6 +266,10 @@ def _swizzle(size: int) -> str:
     return f"with a swizzle of {size} bytes" if size > 16 else "with no swizzle"
 
 
+def _absent(f: Violation) -> str:
+    return f"lanes of the mask 0x{f.address:08x} are not here: only 0x{f.size:08x} are"
+
+
 def in_groups(place: Place) -> bool:
     """Whether the code is CUDA's own of co-operative groups."""
     return "/cooperative_groups" in place.inner_file
@@ -489,7 +493,11 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"{count(f.size)} at {at.shared(f.address)}: nothing makes sure that {_block(f)} has started; a barrier of the "
         "cluster before this access would"
     ),
-    "WARP_DIVERGENCE": lambda f, at: f"lanes of the mask 0x{f.address:08x} are not here: only 0x{f.size:08x} are",
+    "WARP_DIVERGENCE": lambda f, at: _absent(f) + (f"; {f.someone} waits{f.there}" if f.other_place else ""),
+    "WARP_MET_APART": lambda f, at: (
+        f"{_absent(f)}; some of them were{f.there} when the others came here, and the two counted as one meeting: all "
+        "lanes of the mask must come to each place, or none"
+    ),
     "OUTSIDE_MASK": lambda f, at: f"the mask 0x{f.address:08x} leaves out lanes that execute this: 0x{f.size:08x}",
     "DEADLOCK_MEMORY": _waiting,
     "DEADLOCK_BARRIER": lambda f, at: (

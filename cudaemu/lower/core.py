@@ -46,7 +46,7 @@ class Flag(IntEnum):
     RELU = 16
     NOT_PRED = 64
     ONE_MASK = 128
-    WARP_BARRIER = 256
+    ANYWHERE = 256
     STRONG = 512
     ACQUIRE = 1024
     RELEASE = 2048

@@ -52,6 +52,7 @@ struct Program {
   std::vector<u32> unset;               // those that are read before they are written, perhaps
   void follow(const std::vector<const Entry *> &entries);
 
+  std::unordered_map<u32, const Entry *> anywhere;   // the instructions that are ANYWHERE, by pc
   std::vector<bool> stores;                          // whether an instruction writes memory
   std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they bypass
   std::vector<bool> goes_round;                      // whether an instruction is such a branch
@@ -70,8 +71,14 @@ struct Program {
 
   std::vector<bool> beyond(u32 pc) const;
 
+  // Behind the frame, of a frame that is made for one instruction only: registers for its operands, by width.
+  static constexpr u32 SPARE_OPERANDS = 8, SPARE_BYTES = SPARE_OPERANDS * LANES * 16;
+  u32 spare(u32 operand, u32 width) const {
+    return frame_bytes + (width ? __builtin_ctz(width) : 0) * SPARE_BYTES + operand * LANES * 16;
+  }
   u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
     u32 n = 0;
+    if (offset >= frame_bytes) return (n = (offset - frame_bytes) / SPARE_BYTES) ? 1u << n : 0;
     while (n < 4 && offset >= bounds[n + 1]) ++n;
     return n ? 1u << n : 0;
   }
@@ -355,6 +362,12 @@ struct Pattern {
 // it could go on, but the worker is to be brief.
 enum class Outcome { DONE, WAITING, POLLING, PAUSED };
 
+// Lanes that wait for others of their warp at an instruction.
+struct Standing {
+  const Instr *i;
+  u32 lanes;
+};
+
 struct Block {
   Launch &launch;
   const Program &program;
@@ -504,7 +517,10 @@ struct Block {
   bool same_again(Warp &, u32 pc, u32 mask, u64 &now);
   bool back(Warp &, const Instr &, Group &);
   bool meet(Warp &, size_t group, const Instr &, u32 active);
-  void meet_apart(Warp &, const Instr &);
+  void meet_apart(Warp &, const Instr &, u32 came);
+  bool same_exchange(const Instr &, const Instr &) const;
+  void exchange(Warp &, const std::vector<Standing> &, u32 mask);
+  void report_absent(Warp &, const Instr &, int lane, u32 named, u32 here);
   void branch(Warp &, Group &, const Instr &, u32 taken);
   void arrive(Warp &, Group &, const Instr &, u32 mask);
   void go_round(Warp &, u32 barrier, u32 lanes);

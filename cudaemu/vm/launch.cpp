@@ -501,6 +501,8 @@ Program *vm_program(const char *names, const u32 *words, const ProgramHeader *he
     p->tables.emplace_back(tables + n + 1, tables + n + 1 + tables[n]);
     n += 1 + tables[n];
   }
+  for (const Instr &i : p->code)
+    if (i.flags & ANYWHERE && i.kind == Kind::TOGETHER) p->anywhere[i.pc] = entries[i.pc];
   for (const Entry *entry : entries) p->stores.push_back(entry->about.effect == Effect::STORES);
   p->find_rounds();
   p->find_products(entries);

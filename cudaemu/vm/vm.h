@@ -44,7 +44,7 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
 #define FLAGS(X) \
   X(FTZ, 1) X(SAT, 2) X(RELU, 16) X(NOT_PRED, 64) \
   X(ONE_MASK, 128)     /* TOGETHER: all lanes name the same members */ \
-  X(WARP_BARRIER, 256) /* TOGETHER: only to meet */ \
+  X(ANYWHERE, 256)     /* TOGETHER: its lanes may stand at several such, which the mask and the qualifiers tell apart */ \
   X(STRONG, 512)       /* memory that other threads are meant to see; BRANCH: around a load of such */ \
   X(ACQUIRE, 1024) X(RELEASE, 2048) \
   X(SPIN, 4096)        /* relaxed, acquire, release; or a STRONG load in a loop that stores nothing: somebody waits */ \
@@ -140,6 +140,7 @@ struct Instr {
   X(CLUSTER_TWICE, "barrier divergence", 0)                    \
   X(CLUSTER_NOT_ARRIVED, "barrier divergence", 0)              \
   X(WARP_DIVERGENCE, "warp divergence", 0)                     \
+  X(WARP_MET_APART, "warp divergence", 0)                      \
   X(OUTSIDE_MASK, "lane outside its mask", 0)                  \
   X(BLOCK_NOT_STARTED, "block of the cluster not there", 0)    \
   X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
@@ -400,6 +401,9 @@ struct WgmmaRegister {
   u32 touched = NO_PC;  // who else has read or written it since the last wgmma.fence
 };
 
+// Lanes of one mask have met at two places.
+struct MetApart { u32 mask, pc, other_pc; };
+
 struct Warp {
   u8 *frame;
   u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
@@ -408,12 +412,13 @@ struct Warp {
   u32 origin = 0;           // pc of the shuffle or the store that gave it something undefined last; or NO_PC
   Block *block;
   u32 index;
-  u32 live = 0;          // lanes that have not exited
-  u32 seq = 0;           // memory instructions so far (trace)
-  u64 step = 0;          // instructions so far, where events are noted
-  u64 storing = 0;       // the number, plus one, of its last event, if that is STORED
-  u32 waits_at = NO_PC;  // where it has noted that it waits for an mbarrier, or for wgmma
-  bool force = false;    // the next TOGETHER instruction runs with the lanes that are here
+  u32 live = 0;                     // lanes that have not exited
+  u32 seq = 0;                      // memory instructions so far (trace)
+  u64 step = 0;                     // instructions so far, where events are noted
+  u64 storing = 0;                  // the number, plus one, of its last event, if that is STORED
+  u32 waits_at = NO_PC;             // where it has noted that it waits for an mbarrier, or for wgmma
+  bool force = false;               // the next TOGETHER instruction runs with the lanes that are here
+  std::vector<MetApart> met_apart;  // by mask, the last time
   std::vector<Group> groups;
   // Does it make progress? See Block::same_again.
   u64 reads = 0;              // loads and atomics so far
