@@ -11,7 +11,7 @@ from cudaemu.kernel import KernelInfo, Place, Region
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
-NOTES = ("same value written", "mbarrier without a fence")  # the kinds of those that are no findings
+NOTES = ("same value written", "mbarrier without a fence", "tile within a pattern")  # the kinds of those that are no findings
 PASSED_ON = "UNDEFINED_STORE"  # the problem that is a finding only if the host reads what was written
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
 WINDOW_MASK = 0xFF << 56
@@ -450,6 +450,12 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"{at.shared(f.address)}: a tile with this swizzle must begin at a multiple of {f.size} bytes, after which its "
         "pattern repeats: the swizzle follows the bits of the address, not the rows of the tile"
         + (f", as which {f.someone} reads it{f.there}" if f.other_place else "")
+    ),
+    "SWIZZLE_UNCLEAR": lambda f, at: (
+        f"{at.shared(f.address)}: a tile with this swizzle begins at no multiple of {f.size} bytes, after which its "
+        "pattern repeats: the swizzle follows the bits of the address, not the rows of the tile. That is right if "
+        + (f"{f.someone}, which reads it{f.there}," if f.other_place else "the code that writes it")
+        + " takes these bits into account, which cannot be seen from its accesses"
     ),
     "TENSOR_MAP": lambda f, at: _no_map(f, at),
     "BULK_IN_FLIGHT": lambda f, at: (

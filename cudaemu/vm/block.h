@@ -129,9 +129,10 @@ class Cells {
   u64 *words;
 };
 
-constexpr u32 NO_SWIZZLE = ~0u;    // none known
-constexpr u32 WHOLE_WARP = LANES;  // in place of its lane
-constexpr u32 NO_WARP = 62;        // of a block in a Past: the time that holds for all of its warps
+constexpr u32 NO_SWIZZLE = ~0u;     // none known
+constexpr s64 CERTAIN = 1ll << 40;  // of votes on how a tile is read: no others outweigh it
+constexpr u32 WHOLE_WARP = LANES;   // in place of its lane
+constexpr u32 NO_WARP = 62;         // of a block in a Past: the time that holds for all of its warps
 
 // An access to a block's shared memory that a word cannot tell of: by another block of its cluster, or by a bulk copy.
 struct Visit {
@@ -257,6 +258,7 @@ class UndefinedBytes {
 struct Worker {
   std::vector<Counters> counters;
   std::map<std::pair<u32, u32>, Finding> findings;
+  std::map<u32, s64> by_address;            // of bulk copies, by pc: accesses to their tiles that say so, or do not
   bool busy = false, polling = false;       // it runs a block; one that only polls
   bool brief = false;                       // it runs on the caller's thread, which wants it back soon
   u64 next_epoch = 0, last_epoch = 0;       // numbers for its epochs
@@ -317,6 +319,8 @@ struct Launch {
   bool turn_of_polling = false;
   u64 idle_instructions = 0, idle_version = 0;  // executed by those that poll since memory changed last
   std::map<std::pair<u32, u32>, Finding> findings;
+  std::map<u32, s64> by_address;  // as of each worker
+  void settle_tiles();
   std::vector<Counters> counters;
   std::vector<TraceRow> trace;
   std::vector<Event> events;
@@ -461,6 +465,8 @@ struct Block {
   bool report_mbarrier(const Poll &, u32 thread);
   void report_phases();
   void copy_writes(Warp &, const Instr &, int lane, const BulkCopy &);
+  void read_shifted(const Warp &, u32 mask, const u64 *address, const Instr &);
+  void store_shifted(const Warp &, const Instr &, int lane, const BulkCopy &);
   const Visit *boxed(u32 at) const;  // the bulk copy of a box with a swizzle that wrote this byte; null: none
   void copy_reads(Warp &, const Instr &, int lane, const BulkCopy &);
   void race_copy(Warp &, const Instr &, int lane, u64 address, u32 bytes, u32 epoch, bool atomic);
@@ -548,7 +554,7 @@ struct Block {
   bool release_warpgroups();
   void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
   void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 parts, u32 swizzled);
-  void report_shifted(const Visit &, u32 thread, u32 pc);
+  void report_shifted(const Visit &, Problem, s64 by_address, u32 thread, u32 pc);
   bool readers_known(const Warp &, u32 time) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);
@@ -600,6 +606,7 @@ struct Cluster {
   // mbarrier.cpp, bulk.cpp
   std::unordered_map<u64, Mbarrier> mbarriers;  // by address with rank
   std::vector<BulkCopy> copies;                 // on their way to an mbarrier
+  bool shifted = false;                         // one of them went to where no pattern of its swizzle begins
   std::vector<LateArrival> late_arrivals;
   bool noting = false;  // events are noted: events.cpp
   std::vector<Event> events;

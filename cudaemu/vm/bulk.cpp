@@ -7,6 +7,7 @@
 // mbarrier, and those of a thread's bulk groups, are each an actor of its own (`copies_on`, `copies_of`): a thread
 // learns of them by the wait, and passes that on like all that it knows.
 #include <algorithm>
+#include <tuple>
 
 #include "block.h"
 #include "half.h"
@@ -260,14 +261,95 @@ const Visit *Block::boxed(u32 at) const {
   return v && v->swizzle != NO_SWIZZLE && v->swizzle ? v : nullptr;
 }
 
-// A box was copied to where no pattern begins, and is read by somebody for whom one does.
-void Block::report_shifted(const Visit &v, u32 thread, u32 pc) {
+// A box was copied to where no pattern begins, and somebody reads it.
+void Block::report_shifted(const Visit &v, Problem problem, s64 by_address, u32 thread, u32 pc) {
+  worker->by_address[v.pc] += by_address;
+  if (by_address > 0) return;
   for (auto &block : cluster.blocks)
     if (block->index == v.block) {
       block->worker = worker;
-      block->report(Problem::SWIZZLE_OFFSET, v.pc, v.warp * LANES + v.lane, v.shifted, 128u << v.swizzle, thread, pc,
-                    index);
+      block->report(problem, v.pc, v.warp * LANES + v.lane, v.shifted, 128u << v.swizzle, thread, pc, index);
     }
+}
+
+// Which of the tile's columns code means by an address cannot be seen. But it walks along rows or along columns. Under
+// one view, that columns were exchanged by the bits of the address, and under the other, by the rows of the tile, it jumps
+// differently far from one access to the next: what it means is the view in which it jumps less.
+class Views {
+ public:
+  Views(u32 origin, u32 swizzle) : origin(origin), most((1u << swizzle) - 1) {}
+  void step(u32 from, u32 to) {
+    by_address += apart(column(from), column(to));
+    by_rows += apart(column(from - origin), column(to - origin));
+  }
+  s64 vote() const { return by_address < by_rows ? 1 : by_address > by_rows ? -1 : 0; }
+
+ private:
+  u32 column(u32 at) const { return (at >> 4 ^ at >> 7) & most; }
+  static u32 apart(u32 a, u32 b) { return a < b ? b - a : a - b; }
+  const u32 origin, most;
+  u64 by_address = 0, by_rows = 0;
+};
+static Problem as_voted(s64 vote) { return vote ? Problem::SWIZZLE_OFFSET : Problem::SWIZZLE_UNCLEAR; }
+
+// Lanes read shared memory, perhaps of such a tile: from lane to lane, and from what each read there before.
+void Block::read_shifted(const Warp &w, u32 mask, const u64 *address, const Instr &i) {
+  for (u32 rest = mask; rest;) {
+    const int first = __builtin_ctz(rest);
+    const Visit *const v = boxed(u32(address[first]));
+    rest &= rest - 1;
+    if (!v || !v->shifted) continue;
+    Views views(v->shifted, v->swizzle);
+    auto walk = std::find_if(w.walks.begin(), w.walks.end(), [=](const Walk &x) { return x.pc == v->pc; });
+    if (walk == w.walks.end()) walk = w.walks.insert(walk, Walk{v->pc, 0, {}});
+    const auto go = [&](int lane) {
+      if (walk->mask >> lane & 1) views.step(walk->at[lane], u32(address[lane]));
+      walk->at[lane] = u32(address[lane]);
+      walk->mask |= 1u << lane;
+    };
+    go(first);
+    for (int before = first; rest; before = __builtin_ctz(rest), rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      const Visit *const other = boxed(u32(address[lane]));
+      if (!other || other->pc != v->pc || other->shifted != v->shifted) break;
+      views.step(u32(address[before]), u32(address[lane]));
+      go(lane);
+    }
+    report_shifted(*v, as_voted(views.vote()), views.vote(), thread(w, first), i.pc);
+  }
+}
+
+// A tile that threads wrote is stored from where no pattern begins: likewise, by what each instruction wrote.
+void Block::store_shifted(const Warp &w, const Instr &i, int lane, const BulkCopy &c) {
+  const u32 at = shifted(c), granule = 1u << program.granule_log2;
+  if (!at) return;
+  const Visit *v = boxed(at);  // a box that came to the same place is what it was
+  if (v && v->swizzle == c.map.swizzle && (v->shifted - at) % (128u << v->swizzle) == 0) return;
+  struct Written {
+    u64 by;
+    u32 lane, at;
+  };
+  std::vector<Written> all;
+  for (u32 place = at; place < std::min(at + room_of(c), launch.shared_bytes); place += granule)
+    if (const Cell cell = written_by[place >> program.granule_log2]; cell && !cell.visited())
+      all.push_back({cell.word & ~(Cell::LANE_BITS | Cell::OTHER_BITS), u32(cell.lane()), place});
+  std::sort(all.begin(), all.end(), [](const Written &a, const Written &b) {
+    return std::tie(a.by, a.lane, a.at) < std::tie(b.by, b.lane, b.at);
+  });
+  Views views(at, c.map.swizzle);
+  for (size_t n = 1; n < all.size(); ++n)
+    if (all[n - 1].by == all[n].by) views.step(all[n - 1].at, all[n].at);
+  const s64 vote = views.vote();
+  worker->by_address[i.pc] += vote;
+  if (vote <= 0) report(as_voted(vote), i.pc, thread(w, lane), at, 128u << c.map.swizzle);
+}
+
+// What the accesses to such tiles say together: who mostly goes by the address is right.
+void Launch::settle_tiles() {
+  for (const auto &[pc, votes] : by_address) {
+    if (votes >= 0) findings.erase({u32(Problem::SWIZZLE_OFFSET), pc});
+    if (votes) findings.erase({u32(Problem::SWIZZLE_UNCLEAR), pc});
+  }
 }
 
 // Its tile is in flight from now on: no thread may touch it before it has waited.
@@ -278,6 +360,7 @@ void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   const u32 swizzle = c.map.magic ? c.map.swizzle : NO_SWIZZLE;
   const u64 flags = c.reduction ? Cell::BY_STRONG : 0;  // its additions and the like are atomic
   Visit visit{index, w.index, c.time, u32(lane), i.pc, Cell(), actor, swizzle, shifted(c)};
+  cluster.shifted |= visit.shifted != 0;
   Cell writer = Cell::by_visit(cluster.remember(visit), flags), fine;  // `fine`: the last one that was looked at
   const auto range = [&](u32 from, u32 bytes) {
     for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
@@ -510,11 +593,7 @@ struct Issue {
 
   bool to_global(BulkCopy &c, u64 tile) {
     if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
-    if (const u32 at = b.launch.sanitize ? shifted(c) : 0) {
-      const Visit *v = b.boxed(at);  // a box that came to the same place is what it was
-      if (!v || v->swizzle != c.map.swizzle || (v->shifted - at) % (128u << v->swizzle))
-        b.report(Problem::SWIZZLE_OFFSET, i.pc, b.thread(w, lane), at, 128u << c.map.swizzle);
-    }
+    if (b.launch.sanitize) b.store_shifted(w, i, lane, c);
     c.group = w.bulk_group[lane];
     c.time = c.group + 1;
     repeated = !c.reduction && std::any_of(w.bulk.begin(), w.bulk.end(), [&](const BulkCopy &other) {

@@ -28,6 +28,7 @@ void Cluster::start(u64 index) {
   visits.clear();
   mbarriers.clear();
   copies.clear();
+  shifted = false;
   late_arrivals.clear();
   events.clear();
   noting = false;

@@ -104,6 +104,7 @@ void Block::start() {
     w.read = 0;
     w.landed = 0;
     w.speculated.clear();
+    w.walks.clear();
     w.copies.clear();
     w.copies_issued = 0;
     w.copies_arriving = nullptr;

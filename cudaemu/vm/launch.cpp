@@ -119,6 +119,7 @@ static void merge(Launch &l, Worker &w) {
     to.requests += from.requests;
     to.cluster_requests += from.cluster_requests, to.cluster_bytes += from.cluster_bytes;
   }
+  for (const auto &[pc, votes] : w.by_address) l.by_address[pc] += votes;
   for (const auto &[key, finding] : w.findings) {
     auto [at, fresh] = l.findings.try_emplace(key, finding);
     if (fresh) continue;
@@ -615,6 +616,7 @@ const Counters *vm_counters(Launch *l) { return l->counters.data(); }
 
 u64 vm_findings(Launch *l, Finding *out, u64 limit) {
   u64 n = 0;
+  l->settle_tiles();
   for (const auto &[key, finding] : l->findings)
     if (n < limit) out[n++] = finding;
   return l->findings.size();

@@ -189,6 +189,7 @@ struct Instr {
   X(UNDEFINED_ATOMIC, "undefined value", 0)                    \
   X(UNDEFINED_PRINT, "undefined value", 0)                     \
   X(UNDEFINED_STORE, "undefined value", 0)                     \
+  X(SWIZZLE_UNCLEAR, "tile within a pattern", 0)               \
   X(MBARRIER_NOT_FENCED, "mbarrier without a fence", 0)        \
   X(SAME_VALUE, "same value written", 0)
 enum class Problem : u32 {
@@ -404,6 +405,12 @@ struct WgmmaRegister {
 // Lanes of one mask have met at two places.
 struct MetApart { u32 mask, pc, other_pc; };
 
+// Where lanes last read a tile that begins within a pattern of its swizzle: bulk.cpp.
+struct Walk {
+  u32 pc, mask = 0;  // of the copy that brought it; lanes
+  u32 at[LANES];
+};
+
 struct Warp {
   u8 *frame;
   u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
@@ -441,6 +448,7 @@ struct Warp {
   u32 epoch = 0, epoch_time = 0;         // races.cpp
   u32 waited = 0;                        // lanes that know the launch before to be over: dependent.cpp
   std::vector<Speculated> speculated;    // memory.cpp
+  mutable std::vector<Walk> walks;       // bulk.cpp
   std::vector<Copy> copies;              // in flight
   u32 copy_group[LANES] = {};            // number of the group that each lane is filling
   u32 copies_issued = 0;                 // so far

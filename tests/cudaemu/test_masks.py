@@ -95,7 +95,8 @@ def both_branches(name: str, masks: str) -> str:
     body = TOGETHER[name][0]
     other = re.sub(r"%([rp])([1-5])\b", lambda at: at[0] if at[0] == "%r1" else f"%{at[1]}{int(at[2]) + 1}", body)
     assert other != body
-    return f"""{masks} and.b32 %r20, %r1, 1; setp.ne.u32 %p0, %r20, 0; @%p0 bra ODD; {body} add.u32 %r3, %r3, 0; bra.uni END;
+    return f"""{masks} and.b32 %r20, %r1, 1; setp.ne.u32 %p0, %r20, 0; @%p0 bra ODD;
+        {body} add.u32 %r3, %r3, 0; bra.uni END;
         ODD: {other} mov.u32 %r3, %r4; END: {SHOW}"""
 
 
