@@ -150,7 +150,7 @@ def call_extension(
         def fetch(address: int, size: int) -> bytes:
             place = arena.find(address)
             session.read_by_host(address, size)
-            return place.data[address - place.base :][:size].tobytes() if place else b""
+            return arena.bytes_of(place, address - place.base, size).tobytes() if place else b""
 
         ended = Host(
             build.so,

@@ -11,7 +11,8 @@ from cudaemu.kernel import KernelInfo, Place, Region
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
-NOTES = ("same value written", "mbarrier without a fence", "tile within a pattern")  # the kinds of those that are no findings
+# The kinds of those that are no findings.
+NOTES = ("same value written", "mbarrier without a fence", "tile within a pattern")
 PASSED_ON = "UNDEFINED_STORE"  # the problem that is a finding only if the host reads what was written
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
 WINDOW_MASK = 0xFF << 56

@@ -660,6 +660,8 @@ void hand_over_copies(Warp &, u32 m, u64 actor);  // an arrival will tell of the
 void land_copies(Warp &, u32 m, u32 number);      // those of the lanes up to that number
 void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
 const Allocation *find(const Launch &, u64 address, u32 bytes);
+constexpr u64 PART = 1 << 18;  // bytes of an allocation that are filled when they are first touched: memory.py
+constexpr u8 SETTLED_PART = 0, NEW_PART = 1, BUSY_PART = 2;
 Pattern look(const u64 *address, u32 mask, u32 bytes);
 
 // How an access is counted. COST: sectors of global memory, passes over the banks of shared memory. AS_LOAD: an ordinary

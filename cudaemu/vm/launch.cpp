@@ -560,6 +560,9 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *para
       if (whole) *whole = 1;
     }
     l->allocations.push_back({row[0], row[1], written});
+    Allocation &made = l->allocations.back();
+    const u64 parts = (made.size + PART - 1) / PART;
+    if (whole && row[2] && made.size >= PART && memchr(whole - parts, NEW_PART, parts)) made.states = whole - 1;
   }
   if (spec->cooperative) l->allocations.push_back({reinterpret_cast<u64>(l->workspace), sizeof l->workspace, nullptr});
   std::sort(l->allocations.begin(), l->allocations.end(), [](auto &a, auto &b) { return a.base < b.base; });

@@ -329,6 +329,7 @@ struct Allocation {
   u64 base, size;
   u8 *written;             // one byte per byte, 0 = never; null = all of it has been
   Cells *cells = nullptr;  // races.cpp; null = not looked after
+  u8 *states = nullptr;    // of its parts, backwards, if some may be new (memory.py); null = none is
 };
 
 // Whether so many bytes lie within the `size` bytes from `base` on. The last addresses that there are do not wrap.

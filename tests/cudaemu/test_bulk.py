@@ -733,7 +733,8 @@ __global__ void through(const __grid_constant__ CUtensorMap from, const __grid_c
     ptx::cp_async_bulk_wait_group(ptx::n32_t<0>());
   }
 }
-extern "C" int move_tile(half *in, half *copy, float *out, int shift, int read, int by_address, int multiply, int base) {
+extern "C" int move_tile(half *in, half *copy, float *out, int shift, int read, int by_address, int multiply,
+                         int base) {
   CUtensorMap maps[2];
   const cuuint64_t size[] = {64, ROWS}, stride[] = {128};
   const cuuint32_t box[] = {64, ROWS}, step[] = {1, 1};
