@@ -156,6 +156,7 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     checking = parser.add_argument_group("checking")
     add = checking.add_argument
     add("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
+    add("--strict", action="store_true", help="count notes as findings, and check disputed rules, too")
     add("--leaks", action="store_true", help="report memory that is not freed at the end, too")
 
     running = parser.add_argument_group("running")
@@ -191,6 +192,7 @@ def _options(args: argparse.Namespace) -> Options:
         sources=args.sources,
         counters=not args.no_counters,
         sanitize=not args.no_sanitize,
+        strict=args.strict,
         leaks=args.leaks,
         trace=Trace(max_rows=args.trace_rows) if args.trace else None,
         events=Events(range(args.trace_blocks)) if args.trace_events else None,

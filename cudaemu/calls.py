@@ -90,6 +90,7 @@ def _session(ptx: str, options: Options, source: Path | str = "the source") -> I
             options.gpu,
             counters=options.counters,
             sanitize=options.sanitize,
+            strict=options.strict,
             trace=options.trace,
             events=options.events,
             progress=options.progress,

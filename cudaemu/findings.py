@@ -207,6 +207,16 @@ def _global_race(f: Violation, at: Memory, here: str, there: str) -> str:
     return f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there}, {f.unordered}"
 
 
+def _read_only(f: Violation, at: Memory, here: str, there: str) -> str:
+    load = f.place if here.startswith("read") else f.other_place
+    texture = load is not None and load.text.startswith(("tex", "tld4"))
+    by = "the texture fetch" if texture else "ld.global.nc (__ldg, or a pointer that is const and __restrict__)"
+    return (
+        f"{at.globally(f.address, f.size)} are {here}, and {f.someone} {there} them{f.there} in this launch: {by} is for "
+        "memory that no thread writes while the kernel runs, and may see what was there before"
+    )
+
+
 def _early(f: Violation, at: Memory, here: str, there: str) -> str:
     other, kernel = f"{there} by".lstrip(), readable(f.other_kernel)
     race = f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there} of {kernel}"
@@ -304,6 +314,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "GLOBAL_READ_AFTER_WRITE": lambda f, at: _global_race(f, at, "read", "written"),
     "GLOBAL_WRITE_AFTER_READ": lambda f, at: _global_race(f, at, "written", "read"),
     "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: _global_race(f, at, "written", ""),
+    "READ_ONLY_WRITTEN": lambda f, at: _read_only(f, at, "read here", "wrote"),
+    "READ_ONLY_EARLIER": lambda f, at: _read_only(f, at, "written here", "read"),
     "EARLY_READ_AFTER_WRITE": lambda f, at: _early(f, at, "read", "written"),
     "EARLY_WRITE_AFTER_READ": lambda f, at: _early(f, at, "written", "read"),
     "EARLY_WRITE_AFTER_WRITE": lambda f, at: _early(f, at, "written", ""),
@@ -394,6 +406,14 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "for the end of this one, which lacks only the bytes of copies: if they come later, this is one "
         "arrival too many"
     ),
+    "MBARRIER_ELSEWHERE": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}: "
+        + (
+            "this instruction is for one's own block (.shared::cta); for that of another it needs .shared::cluster"
+            if f.size
+            else "it is another block's, and only its own threads can wait for it, initialise it or let it end"
+        )
+    ),
     "WGMMA_BOUNDS": lambda f, at: (
         "the wgmma reads "
         + _outside(f, "the block's shared memory")
@@ -437,6 +457,11 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "NO_PROXY_FENCE": lambda f, at: (
         f"{at.shared(f.address)} is read here by the async proxy, and {f.someone} wrote it{f.there} by an ordinary "
         "write: after that, and before the barrier, that thread needs fence.proxy.async"
+    ),
+    "REFILL_NOT_FENCED": lambda f, at: (
+        f"{at.shared(f.address)} is written here by the async proxy, and {f.someone} touched it{f.there} by an ordinary "
+        "access: after that, and before the barrier, that thread needs fence.proxy.async by PTX's text (disputed: many "
+        "kernels do without)"
     ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
     "BULK_PLACE": lambda f, at: f"{at.at(f.address)} must be at a multiple of {f.size} bytes for this copy",

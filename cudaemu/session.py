@@ -86,6 +86,7 @@ class Session(Device):
         *,
         counters: bool = True,
         sanitize: bool = True,
+        strict: bool = False,
         trace: Trace | None = None,
         events: Events | None = None,
         progress: Progress | None = None,
@@ -102,6 +103,7 @@ class Session(Device):
         self.settings = engine.Settings(
             counters=counters,
             sanitize=sanitize,
+            strict=strict,
             events=events.blocks if events else None,
             most_events=events.most if events else 0,
             threads=threads,
@@ -228,6 +230,8 @@ class Session(Device):
             self.on_finding(finding)
 
     def noted(self, finding: Finding | HostFinding) -> None:
+        if self.settings.strict:
+            return self.found(finding)
         earlier = self.notes.get(finding.where)
         self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
 

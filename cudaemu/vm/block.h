@@ -298,7 +298,7 @@ struct Launch {
   std::mutex trigger_mutex;                            // guards these
   std::unordered_map<u64, std::vector<u32>> triggers;  // of a block that let the next begin: what its warp knew then
   void keep();
-  bool count, sanitize;
+  bool count, sanitize, strict;  // `strict`: what is disputed is looked for, too
   u64 trace_first, trace_end, trace_limit;
   u64 event_first, event_end, event_limit;  // of the blocks whose events are noted; how many events at most
   u64 budget;  // instructions, or what takes as long, that a block's warps may execute together

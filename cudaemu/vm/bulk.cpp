@@ -368,6 +368,10 @@ void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
         for (Cell last = (written ? there.written_by : there.read_by)[at]; last && last.word != fine.word;
              last = cluster.before(last)) {
           if (last.made_for(writer) || ordered(w, lane, there, last)) {
+            if (launch.strict && &there == this && !last.made_for(writer) && !proxy_fenced(w, last)) {
+              report_visit(Problem::REFILL_NOT_FENCED, w, i, lane, u64(at) << shift, bytes, there, last);
+              break;
+            }
             if (!cluster.before(last)) fine = last;
             continue;
           }

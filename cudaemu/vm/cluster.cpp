@@ -263,7 +263,7 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
   const u32 who = thread(w, lane);
   if (!last.visited()) {
     const bool same = &there == this;
-    const bool others = same && problem != Problem::NO_PROXY_FENCE;
+    const bool others = same && problem != Problem::NO_PROXY_FENCE && problem != Problem::REFILL_NOT_FENCED;
     report(problem, i.pc, who, address, bytes, last.other_than(others ? who : NO_PC), last.pc(), there.index);
     return;
   }

@@ -278,7 +278,7 @@ struct LaunchSpec {
   u32 multiprocessors, cooperative;
   Heap *heap;
   const Launch *before;
-  u32 kept;
+  u32 kept, strict;
   UndefinedBytes *undefined;
   u64 first_block, end_block;  // of those that run, in whole clusters
 };
@@ -408,7 +408,7 @@ const char *vm_mirrors() {
     X(LaunchSpec, allocations) X(LaunchSpec, trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit)
     X(LaunchSpec, event_first) X(LaunchSpec, event_end) X(LaunchSpec, event_limit) X(LaunchSpec, budget)
     X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
-    X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept) X(LaunchSpec, undefined)
+    X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept) X(LaunchSpec, strict) X(LaunchSpec, undefined)
     X(LaunchSpec, first_block) X(LaunchSpec, end_block)
     X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding, thread)
     X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding, other_launch)
@@ -566,7 +566,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *para
   }
   if (spec->cooperative) l->allocations.push_back({reinterpret_cast<u64>(l->workspace), sizeof l->workspace, nullptr});
   std::sort(l->allocations.begin(), l->allocations.end(), [](auto &a, auto &b) { return a.base < b.base; });
-  l->count = spec->count, l->sanitize = spec->sanitize;
+  l->count = spec->count, l->sanitize = spec->sanitize, l->strict = spec->strict;
   l->trace_first = spec->trace_first, l->trace_end = spec->trace_end, l->trace_limit = spec->trace_limit;
   l->event_first = spec->event_first, l->event_end = spec->event_end, l->event_limit = spec->event_limit;
   l->budget = spec->budget;

@@ -55,6 +55,7 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(DEPENDENT, 262144) /* a SIGNAL whose value comes of loads */ \
   X(SPECULATED, 524288) /* a load whose value matters only if a SETTLING predicate says so */ \
   X(MAY_PAD, 1048576)  /* a load or a store of a part of a structure, perhaps a gap that nobody writes */ \
+  X(READ_ONLY, 2097152) /* a load of memory that no thread may write during the launch */ \
   X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 // clang-format on
 enum Flag : u32 {
@@ -157,6 +158,7 @@ struct Instr {
   X(WGMMA_SWIZZLE, "other swizzle", 0)                         \
   X(WGMMA_NO_FENCE, "missing wgmma.fence", 0)                  \
   X(NO_PROXY_FENCE, "missing proxy fence", 0)                  \
+  X(REFILL_NOT_FENCED, "missing proxy fence", 0)               \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_OTHER_PHASE, "copy in flight", 0)                     \
@@ -165,6 +167,7 @@ struct Instr {
   X(BULK_AT_EXIT, "copy in flight", 0)                         \
   X(BULK_AFTER_EXIT, "copy in flight", 0)                      \
   X(MBARRIER_EARLY, "mbarrier", 0)                             \
+  X(MBARRIER_ELSEWHERE, "mbarrier", 0)                         \
   X(MBARRIER_INIT_RACE, "mbarrier", 0)                         \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
@@ -178,6 +181,8 @@ struct Instr {
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_READ, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)                \
+  X(READ_ONLY_WRITTEN, "read-only load", 0)                    \
+  X(READ_ONLY_EARLIER, "read-only load", 0)                    \
   X(EARLY_READ_AFTER_WRITE, "race with the kernel before", 0)  \
   X(EARLY_WRITE_AFTER_READ, "race with the kernel before", 0)  \
   X(EARLY_WRITE_AFTER_WRITE, "race with the kernel before", 0) \

@@ -846,6 +846,57 @@ def test_an_mbarrier_that_tma_may_not_know(one, each, who, noted):
     report = cudaemu.load(source, arch="9.0").launch("load", 1, 64, a, b)
     assert report.ok and (a == b).all()
     assert [note.kind for note in report.notes] == ["mbarrier without a fence"] * noted
+    strict = cudaemu.load(source, arch="9.0", strict=True).launch("load", 1, 64, a, b)
+    assert kinds(strict) == ["mbarrier without a fence"] * noted and not strict.notes
     if noted:
         (note,) = report.notes
         assert "cp.async.bulk" in note.ptx and source.split("\n")[note.line - 1].strip().startswith('::"r"(shared)')
+
+
+REFILLED = """
+__global__ void refill(const float *from, float *to) {{
+  __shared__ alignas(16) float tile[32];
+  __shared__ unsigned long long barrier;
+  const unsigned bar = __cvta_generic_to_shared(&barrier), shared = __cvta_generic_to_shared(tile);
+  if (threadIdx.x == 0)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(bar) : "memory");
+  if (threadIdx.x < 32) tile[threadIdx.x] = 1;
+  float sum = 0;
+  {first} __syncthreads();
+  for (int slice = 0; slice < 2; ++slice) {{
+    if (threadIdx.x == 32)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%2], 128;"
+                   "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+                   ::"r"(shared), "l"(from + 32 * slice), "r"(bar) : "memory");
+    asm volatile("{{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra W; }}"
+                 ::"r"(bar), "r"(slice) : "memory");
+    if (threadIdx.x < 32) sum += tile[threadIdx.x];
+    {between} __syncthreads(); {late}
+  }}
+  if (threadIdx.x < 32) to[threadIdx.x] = sum;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "between", "late", "lines"),
+    [
+        (PROXY_FENCE, PROXY_FENCE, "", []),
+        (PROXY_FENCE, "", PROXY_FENCE, []),
+        (PROXY_FENCE, "", f"if (threadIdx.x == 32) {PROXY_FENCE}", []),  # one that has synchronised is enough
+        ("", PROXY_FENCE, "", ["tile[threadIdx.x] = 1"]),
+        (PROXY_FENCE, "", "", ["sum += tile"]),
+    ],
+)
+def test_a_refill_without_a_proxy_fence_is_disputed(first, between, late, lines):
+    """A bulk copy over what threads have read or written by ordinary accesses: only a strict run says so."""
+    source = REFILLED.format(first=first, between=between, late=late)
+    a, b = np.arange(64, dtype=np.float32), np.zeros(32, np.float32)
+    for strict in (False, True):
+        report = cudaemu.load(source, arch="9.0", strict=strict).launch("refill", 1, 64, a, b)
+        assert (b == a[:32] + a[32:]).all() and not report.notes
+        assert kinds(report) == ["missing proxy fence"] * len(lines) * strict
+    for finding, line in zip(report.findings, lines):
+        assert "disputed" in finding.message
+        at = re.search(r" at line (\d+)", finding.message)
+        assert line in source.split("\n")[int(at[1]) - 1]

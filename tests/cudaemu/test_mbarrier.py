@@ -202,6 +202,36 @@ def test_an_arrival_at_another_blocks_mbarrier():
 
 
 @pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        ("mbarrier.arrive.shared::cta.b64 _, [%r8];", "needs .shared::cluster"),
+        ("mbarrier.arrive.shared.b64 _, [%r8];", "needs .shared::cluster"),
+        ("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%r8], 0;", "needs .shared::cluster"),
+        ("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8];", None),
+        ("mbarrier.arrive.b64 _, [%rd8];", None),
+        ("mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r8], 1;", "only its own threads can wait"),
+        ("mbarrier.try_wait.parity.b64 %p1, [%rd8], 1;", "only its own threads can wait"),
+        ("mbarrier.inval.shared::cta.b64 [%r8];", "only its own threads can wait"),
+        ("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r8];", "only its own threads can wait"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_another_blocks_mbarrier_by_an_instruction_for_ones_own(use, says, rank):
+    """Of both blocks the first thread uses the mbarrier of block `rank`: for one of them it is its own."""
+    sync = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    body = f"""{sync} mapa.shared::cluster.u32 %r8, m, {rank}; cvt.u64.u32 %rd8, %r8; cvta.shared.u64 %rd8, %rd8;
+        mov.u32 %r9, %cluster_ctarank; setp.eq.u32 %p3, %r9, {rank}; @!%p0 bra OUT;
+        @%p3 bra OUT; {use} OUT: {sync}"""
+    found, _, result = run(body, grid=(2,), cluster=(2,))
+    assert found == ["mbarrier"] * (says is not None), result.findings
+    if says:
+        (finding,) = result.findings
+        assert says in finding.message and f"the block of rank {rank} in the cluster" in finding.message
+        assert finding.place.text + ";" == use and finding.block == (1 - rank, 0, 0)
+    assert not run(body.replace("@%p3 bra", "@!%p3 bra"), grid=(2,), cluster=(2,))[0], "one's own"
+
+
+@pytest.mark.parametrize(
     ("body", "says"),
     [
         ("mbarrier.inval.shared::cta.b64 [s];", "none was initialised"),
