@@ -283,11 +283,12 @@ class Undefined:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the machine runs a launch. `strict`: what is disputed is looked for. `trace`: the blocks (linear numbers) whose accesses are recorded, at most
-    `trace_rows` of them; `events`: those whose events are, with their clusters, at most `most_events`. `instructions`:
-    how many the warps of a block may execute together before it counts as an endless loop. `progress(done, blocks)` is
-    called some times per second. `blocks`: those that run, by their linear numbers, which may count from the end
-    (options.py), in whole clusters. `threads`: of the processor; None: one on each of its cores."""
+    """How the machine runs a launch. `strict`: what is disputed is looked for. `trace`: the blocks (linear numbers)
+    whose accesses are recorded, at most `trace_rows` of them; `events`: those whose events are, with their clusters,
+    at most `most_events`. `instructions`: how many the warps of a block may execute together before it counts as an
+    endless loop. `progress(done, blocks)` is called some times per second. `blocks`: those that run, by their linear
+    numbers, which may count from the end (options.py), in whole clusters. `threads`: of the processor; None: one on
+    each of its cores."""
 
     counters: bool = True
     sanitize: bool = True

@@ -212,8 +212,8 @@ def _read_only(f: Violation, at: Memory, here: str, there: str) -> str:
     texture = load is not None and load.text.startswith(("tex", "tld4"))
     by = "the texture fetch" if texture else "ld.global.nc (__ldg, or a pointer that is const and __restrict__)"
     return (
-        f"{at.globally(f.address, f.size)} are {here}, and {f.someone} {there} them{f.there} in this launch: {by} is for "
-        "memory that no thread writes while the kernel runs, and may see what was there before"
+        f"{at.globally(f.address, f.size)} are {here}, and {f.someone} {there} them{f.there} in this launch: {by} is "
+        "for memory that no thread writes while the kernel runs, and may see what was there before"
     )
 
 
@@ -379,8 +379,9 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "thread had waited before; if the next phase was meant, the parity is wrong"
     ),
     "DEADLOCK_MBARRIER": lambda f, at: (
-        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: arrivals "
-        f"missing: {f.size}; all other threads wait too, or have ended"
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address & 0xFFFFFFFF)} that will not end: "
+        f"arrivals missing: {f.size} of the {f.address >> 32} for which {f.someone} initialised it{f.there}; all other "
+        "threads wait too, or have ended"
     ),
     "DEADLOCK_BYTES": lambda f, at: (
         f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: {f.size} bytes "
@@ -459,9 +460,9 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "write: after that, and before the barrier, that thread needs fence.proxy.async"
     ),
     "REFILL_NOT_FENCED": lambda f, at: (
-        f"{at.shared(f.address)} is written here by the async proxy, and {f.someone} touched it{f.there} by an ordinary "
-        "access: after that, and before the barrier, that thread needs fence.proxy.async by PTX's text (disputed: many "
-        "kernels do without)"
+        f"{at.shared(f.address)} is written here by the async proxy, and {f.someone} touched it{f.there} by an "
+        "ordinary access: after that, and before the barrier, that thread needs fence.proxy.async by PTX's text "
+        "(disputed: many kernels do without)"
     ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
     "BULK_PLACE": lambda f, at: f"{at.at(f.address)} must be at a multiple of {f.size} bytes for this copy",
@@ -492,6 +493,11 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread's "
         "wait for its mbarrier was for an earlier phase (the other parity), and passed at once"
     ),
+    "BULK_WAITED_ELSEWHERE": lambda f, at: (
+        f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread's "
+        f"last wait was for the mbarrier at {at.shared(f.size)}, and passed at once, for a phase that was over before "
+        "(is the parity wrong?); for the copy's own mbarrier it has not waited, nor synchronised with a thread that has"
+    ),
     "BULK_STILL_READS": lambda f, at: (
         f"{at.shared(f.address)} is written here, and the bulk copy of {f.someone}{f.there} may still read it: before "
         "this, that thread must wait for it (cp.async.bulk.wait_group.read, or its mbarrier), and synchronise with this"
@@ -500,7 +506,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "BULK_STILL_WRITES": lambda f, at: (
         f"{at.globally(f.address, f.size)} are touched here, and the bulk copy of {f.someone}{f.there} may not have "
         "written them yet: before this, that thread must wait for it (cp.async.bulk.wait_group, without .read), and "
-        "synchronise with this one"
+        "synchronise with this one" + ("; or two tiles have the same place" if ".bulk" in f.place.text else "")
     ),
     "BULK_AT_EXIT": lambda f, at: (
         f"the thread ends, and this copy may not have read its {f.size} bytes from {at.shared(f.address)} yet: "

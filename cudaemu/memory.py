@@ -107,6 +107,7 @@ class AddressMap:
     def __init__(self) -> None:
         self.allocations: list[Allocation] = []
         self.freed: deque[Allocation] = deque(maxlen=256)
+        self.host: int | None = None  # the process whose memory is the host's, while it runs
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that an address lies in."""
@@ -130,6 +131,8 @@ class AddressMap:
         near = self.nearest(address)
         if near is None:
             device = FIRST_ADDRESS <= address < FIRST_ADDRESS + ARENAS * ARENA_BYTES
+            if not device and self.host and _mapped(address, 1, self.host):
+                return f"address {address:#x}, which is host memory (a kernel needs that of cudaMalloc or the like)"
             return f"address {address:#x}" + (", far from every tensor" if device else " (not the device's)")
         return near.describe(address)
 
@@ -321,7 +324,7 @@ class Arena(AddressMap):
         written. UserError if it cannot be read and written, ValueError if an array is not contiguous or not on the
         CPU."""
         if isinstance(memory, tuple):
-            if not _mapped(*memory):
+            if not _mapped(*memory, os.getpid()):
                 address, size = memory
                 raise UserError(f"{name} must be memory to read and write, got {size:,} bytes at {address:#x}")
             allocation = Allocation(name, *memory)
@@ -409,9 +412,13 @@ def _check_place(name: str, array: Array) -> None:
         raise UserError(f"{name} must be a tensor with memory of its own, got {what}")
 
 
-def _mapped(address: int, size: int) -> bool:
-    """Whether this process may read and write all of these bytes."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+def _mapped(address: int, size: int, process: int) -> bool:
+    """Whether a process may read and write all of these bytes."""
+    try:
+        maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # it has ended
+        return False
+    else:
         for line in maps:  # in order
             bounds, rights, *_ = line.split(maxsplit=2)
             first, end = (int(bound, 16) for bound in bounds.split("-"))

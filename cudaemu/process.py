@@ -275,6 +275,7 @@ class Host:
             with ours, theirs:
                 process = subprocess.Popen(command, env=environment, pass_fds=(theirs.fileno(), arena.file), **pipes)
                 theirs.close()
+                arena.host = process.pid
                 self._channel, self._process, self._heard = ours, process, time.monotonic()
                 if not self.own_terminal:
                     self._streams = {process.stdout: _Passed(sys.stdout), process.stderr: _Passed(sys.stderr)}
@@ -351,6 +352,7 @@ class Host:
         return _Reader(struct.pack("=I", 0), 0) if asked is None else asked[1]
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
+        self.device.arena.host = None
         while True:
             try:
                 process.wait()

@@ -230,10 +230,11 @@ class Session(Device):
             self.on_finding(finding)
 
     def noted(self, finding: Finding | HostFinding) -> None:
-        if self.settings.strict:
-            return self.found(finding)
         earlier = self.notes.get(finding.where)
-        self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
+        if self.settings.strict:
+            self.found(finding)
+        else:
+            self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
 
     # What nobody has set, in global memory: it is a finding when the host reads it.
 

@@ -561,6 +561,7 @@ struct Block {
   Cell also(const Warp &, const Instr &, int lane, const Block &there, Cell earlier, u64 flags);
   void report_visit(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, const Block &there, Cell);
   bool waited_in_vain(const Warp &, int lane, u64 actor) const;
+  u32 waited_elsewhere(const Warp &, int lane) const;
   void look_for_race(Problem, const Warp &, const Instr &, u32 lanes, u32 where, u32 bytes, Cell last, Cell mine);
   Cell after(const Warp &, const Instr &, int lane, Cell earlier, Cell mine);
   void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine);

@@ -433,6 +433,18 @@ bool Block::waited_in_vain(const Warp &w, int lane, u64 actor) const {
   return w.poll.mask >> lane & 1 && polled < launch.shared_bytes && actor == copies_on(index, polled);
 }
 
+// Where the mbarrier is that the lane has waited for last, if it passed at once: for a phase for which it had waited before,
+// or for the one before the first. NO_PC: it did not.
+u32 Block::waited_elsewhere(const Warp &w, int lane) const {
+  const u64 polled = w.poll.address[lane] - reinterpret_cast<u64>(shared);
+  if (!(w.poll.mask >> lane & 1) || polled >= launch.shared_bytes) return NO_PC;
+  const auto known = cluster.mbarriers.find(Cluster::address(*this, polled));
+  if (known == cluster.mbarriers.end()) return NO_PC;
+  const auto stale = known->second.stale.find(w.poll.pc);
+  const bool again = stale != known->second.stale.end() && stale->second.thread == thread(w, lane);
+  return again || !known->second.phases ? u32(polled) : NO_PC;
+}
+
 // ---- issuing ----
 
 // A lane's copy, before its addresses are looked at. `w.block->stopped` if it cannot be.
@@ -508,8 +520,9 @@ struct Issue {
   bool find_mbarrier(BulkCopy &c) {
     const auto known = b.cluster.mbarriers.find(c.mbarrier);
     if (known == b.cluster.mbarriers.end()) return fail(Problem::MBARRIER_NOT_THERE, c.mbarrier, 0);
-    const Mbarrier &m = known->second;
+    Mbarrier &m = known->second;
     if (b.launch.sanitize && !m.fenced && !c.given) {
+      m.fenced = true;  // told once
       const u64 at = b.cluster.block(c.mbarrier) == &b ? b.cluster.offset(c.mbarrier) : c.mbarrier;
       b.report(Problem::MBARRIER_NOT_FENCED, i.pc, b.thread(w, lane), at, 8, m.made_by_thread, m.made_at,
                m.made_by->block->index);

@@ -268,6 +268,11 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
     return;
   }
   const Visit &v = cluster.visits[last.visit()];
+  if (const u32 mbarrier = waited_elsewhere(w, lane);
+      problem != Problem::RACE_WRITE_AFTER_READ && v.copy && !is_cp_async(v.copy) && v.lane != WHOLE_WARP &&
+      mbarrier != NO_PC && !waited_in_vain(w, lane, v.copy))
+    return report(Problem::BULK_WAITED_ELSEWHERE, i.pc, who, address, mbarrier, v.warp * LANES + v.lane % LANES, v.pc,
+                  v.block);
   if (v.lane == WHOLE_WARP)
     problem = Problem::WGMMA_OPERAND_WRITTEN;
   else if (v.copy && !is_cp_async(v.copy))

@@ -320,7 +320,8 @@ bool Block::report_mbarrier(const Poll &poll, u32 thread) {
     if (reinterpret_cast<u64>(&t.word()) != poll.address[__builtin_ctz(poll.mask)]) continue;
     const Phase phase(t.word());
     if (phase.pending)
-      report(Problem::DEADLOCK_MBARRIER, poll.pc, thread, shown(*this, t), phase.pending);
+      report(Problem::DEADLOCK_MBARRIER, poll.pc, thread, shown(*this, t) | u64(phase.expected) << 32, phase.pending,
+             mbarrier.made_by_thread, mbarrier.made_at, t.there->index);
     else if (phase.bytes > 0)
       report(Problem::DEADLOCK_BYTES, poll.pc, thread, shown(*this, t), phase.bytes, mbarrier.expecting, mbarrier.at);
     else

@@ -162,6 +162,7 @@ struct Instr {
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_OTHER_PHASE, "copy in flight", 0)                     \
+  X(BULK_WAITED_ELSEWHERE, "copy in flight", 0)                \
   X(BULK_STILL_READS, "copy in flight", 0)                     \
   X(BULK_STILL_WRITES, "copy in flight", 0)                    \
   X(BULK_AT_EXIT, "copy in flight", 0)                         \
@@ -172,12 +173,12 @@ struct Instr {
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
+  X(DEADLOCK_OVERRUN, "deadlock", 702)                         \
+  X(DEADLOCK_STALE, "deadlock", 702)                           \
   X(DEADLOCK_BYTES, "deadlock", 702)                           \
   X(DEADLOCK_EXCESS, "deadlock", 702)                          \
   X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
   X(DEADLOCK_BROUGHT, "deadlock", 702)                         \
-  X(DEADLOCK_STALE, "deadlock", 702)                           \
-  X(DEADLOCK_OVERRUN, "deadlock", 702)                         \
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_READ, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)                \
