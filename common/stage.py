@@ -247,7 +247,7 @@ class Stage:
                 f"{self.name} is not a torch operator: it must be called outside make_fx, fake tensors and other modes"
             )
         for each in inputs:
-            if getattr(each, "requires_grad", False) and _grad_enabled():
+            if private.dual_level() >= 0 or getattr(each, "requires_grad", False) and _grad_enabled():
                 self.check_tensors(inputs)
         return calls.call(inputs, values)
 
