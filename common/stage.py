@@ -565,8 +565,16 @@ class Kernel:
         the launch is refused."""
         spec = self.stage.spec
         arguments, *more = (self._passed(*each, changed) for each in ((inputs, outputs), *again))
-        given = {name: each for name, each in arguments.items() if hasattr(each, "data_ptr")} if in_place else {}
-        arguments |= {name: each.data_ptr().to_bytes(8, "little") for name, each in given.items()}
+        given: dict[str, Tensor] = {}
+        for each in (arguments, *more) if in_place else ():
+            here = {name: tensor for name, tensor in each.items() if hasattr(tensor, "data_ptr")}
+            for name, tensor in here.items():  # of several at one address the largest
+                before = next((one for one, two in given.items() if two.data_ptr() == tensor.data_ptr()), None)
+                if before is None:
+                    given[name if name not in given else f"{name} of a later call"] = tensor
+                elif given[before].nbytes < tensor.nbytes:
+                    given[before] = tensor
+            each |= {name: tensor.data_ptr().to_bytes(8, "little") for name, tensor in here.items()}
         arch = Arch.of(options.get("arch") or self.stage.arch)
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = self.call_launcher(
