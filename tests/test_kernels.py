@@ -133,6 +133,9 @@ UNREACHABLE = [
     ("16_final", "CAUSAL=1: ", ("partial_LSE",)),
     ("16_final", "CAUSAL=1: ", ("const size_t share =",)),
     ("16_final", "CAUSAL=1: ", ("const size_t place =",)),
+    ("16_final", "CAUSAL=1: ", ("const int query =",)),
+    ("16_final", "CAUSAL=1: ", ("const bool inside =",)),
+    ("16_final", "CAUSAL=1: ", ("if (!inside) continue;",)),
     ("16_final", "CAUSAL=1: ", ("const float log2_sum =",)),
     ("16_final", "CAUSAL=1: ", ("partial_O[share",)),
     ("16_final", "CAUSAL=1: ", ("make_float2(",)),
@@ -200,6 +203,7 @@ def test_kernels_are_right_and_keep_the_rules_and_no_line_is_left_out(stage: Sta
     for kernel in batch:
         first = dtype == stage.dtypes[0]
         deep = [name for name in ("huge", "rising") if first and name in kernel.stage.spec.patterns][:1]
+        deep += ["summit"] if first and stage.name == "16_final" else []  # where m is more than 2^24
         found = [
             accuracy.check(kernel, shape, "emulator", pattern=pattern, counters=True)
             for shape in kernel.test_shapes().values()

@@ -321,6 +321,13 @@ def _abyss(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Te
     return torch.full_like(q, 195.0 * 2**7), torch.full_like(k, -195.0 * 2**7)
 
 
+def _summit(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    # One key per head is as far above zero as all others are below: O is its value, in whatever parts keys come.
+    q, k = _abyss(q, k, generator)
+    chosen = torch.randint(k.shape[2], k.shape[:2], generator=generator, device=k.device)
+    return q, torch.where(torch.nn.functional.one_hot(chosen, k.shape[2])[..., None] > 0, -k, k)
+
+
 def _rising(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     # Keys that every query likes better from tile to tile, by 4 in 64 keys: each tile corrects all that came before.
     steps = torch.arange(k.shape[2], device=k.device, dtype=k.dtype)[:, None] / 16
@@ -347,6 +354,7 @@ PATTERNS: dict[str, Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Te
     "dominated": _dominated,
     "low": _low,
     "abyss": _abyss,
+    "summit": _summit,
     "rising": _rising,
     "falling": _falling,
     "apart": _apart,

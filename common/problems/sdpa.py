@@ -27,6 +27,7 @@ HEADS_AND_QUERIES = (
 )  # fmt: skip
 SECTION = 40 << 20  # bytes of K and V of heads that stages run together under a causal mask, at least four of them
 ORDERS = ((0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 0, 2))  # of batches, heads and rows in memory
+DRAWN = ("normal", "huge", "low", "abyss", "summit", "rising", "apart", "absent")  # inputs
 GAPS = (0, 8, 40)  # elements between rows
 
 
@@ -246,7 +247,7 @@ class Sdpa(Attention):
         h, h_kv, n = choose("H, H_KV and N", HEADS_AND_QUERIES)
         n_kv, tile = choose("N_KV", (1, 70, 128, 200, 401)), 64
         shape = (choose("B", (1, 2)), h, h_kv, n, n_kv, variants["HEAD_DIM"])
-        pattern = choose("inputs", (*Attention.patterns, "absent", "abyss"))
+        pattern = choose("inputs", DRAWN)
         inputs, scaled = self.with_scale(
             self.inputs(shape, dtype, variants, seed=seed, pattern=pattern), choose("scale", FACTORS)
         )
