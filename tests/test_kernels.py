@@ -146,7 +146,7 @@ UNREACHABLE = [
     ("16_final", "", ("row_max, scale_log2, false)", "weigh_scores(0)")),
     # Of the grid's barrier, which is CUDA's, what grids with several axes take.
     ("h5_final", "0, 1> >", ("this_grid().sync()",)),
-    # Not unreachable: GELU without addends, and ReLU with a bias, where operands are exchanged; launches are drawn of it.
+    # Not unreachable: GELU without addends, ReLU with a bias, where operands are exchanged; such launches are drawn.
     ("h5_final", "1, 1> >", ("return of_row ? of_row[cols[i]]",)),
     # N is a multiple of 128: there is an even number of tiles of 64 keys.
     ("h8_fp8", "KEYS=64: ", ("start_values(p_even, position + tiles - 1)",)),
