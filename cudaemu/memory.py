@@ -250,7 +250,7 @@ class Arena(AddressMap):
 
     def available(self) -> int:
         """Bytes that are left of the device's memory: what was allocated and not yet touched is not."""
-        large = (a for a in self.allocations if a.size >= LARGE and not a.variable)
+        large = (a for a in self.allocations if a.size >= LARGE and not a.variable and a.base in self)
         return available_memory() - PART * sum(np.count_nonzero(self._states(a.base, a.size)) for a in large)
 
     def bytes_of(self, allocation: Allocation, offset: int, size: int) -> np.ndarray:
