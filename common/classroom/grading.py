@@ -6,7 +6,7 @@
     OUT/feedback/STUDENT.md           a page per student, in words
 
 The check is the one that students run (common/practice/check.py), with other inputs and one more shape, both drawn from
-a seed, and checks that the kernels do the work (common/classroom/honest.py). Whatever a submission does, it gets a row.
+a seed, and it sees to it that the kernels do the work (common/practice/honest.py). Whatever a submission does, it gets a row.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.classroom import honest, sandbox
+from common.classroom import sandbox
 from common.classroom.sandbox import Limits
 from common.practice import exercises
-from common.practice.check import COMPILE, POINTS, RULE, RUN, WRONG, Finding, check
+from common.practice.check import CHEAT, COMPILE, POINTS, RULE, RUN, WRONG, Finding, check
 from common.practice.exercises import Exercise
 from common.practice.folder import command
 from common.practice.goals import Judged
@@ -40,7 +40,7 @@ from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
 
 SOLVED, MISSED, STARTER = "solved", "goals missed", "the starter"
-MISSING, EMPTY, LATE, DIED, CHEAT = "missing", "empty", "time limit", "check ended", "not by the kernel"
+MISSING, EMPTY, LATE, DIED = "missing", "empty", "time limit", "check ended"
 LARGEST = 1 << 20  # bytes of a source
 LONGEST = 250  # bytes of a student's name: a page of feedback is called so
 HOST_SECONDS = 10.0  # that a launcher may run without calling CUDA
@@ -200,21 +200,15 @@ def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Se
 
 def judge(source: Path, exercise: Exercise, seed: int) -> dict[str, Any]:
     """The fields of a row, from its outcome on."""
-    if said := honest.read(source, exercise):
-        return {"outcome": CHEAT, "report": said, "goals": []}
-    shapes, kernel = None, None
+    shapes = None
     if exercise.stage is not None:
         try:
             kernel = exercise.kernel(source)
             shapes = [hidden_shape(kernel, seed), *kernel.test_shapes().values()]
         except UserError:
-            kernel = None  # the check says it
+            shapes = None  # the check says it
     verdict = check(source, exercise, seed=seed, shapes=shapes)
     found: dict[str, Any] = {"checks": verdict.checks, "goals": [asdict(g) for g in (*verdict.goals, *verdict.keeps)]}
-    if verdict.right and kernel is not None and shapes:
-        smallest = min(shapes[1:], key=lambda shape: abs(_flops(kernel, shape) - HIDDEN_FLOPS / 4))
-        if said := honest.look(exercise, kernel, shapes[0], smallest, seed):
-            return {**found, "outcome": CHEAT, "report": said}
     for finding in verdict.findings:
         return {**found, **_of(finding)}
     return {**found, "outcome": SOLVED if verdict.ok else MISSED, "points": verdict.points}

@@ -7,6 +7,8 @@ process of its own, with other seeds and shapes than the reader sees.
 from __future__ import annotations
 
 import difflib
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,23 +17,25 @@ from typing import Any
 import cudaemu
 from common import accuracy, terminal
 from common.accuracy import Result
+from common.practice import honest
 from common.practice.exercises import Exercise
 from common.practice.goals import Judged, counted
 from common.practice.patches import is_code
 from common.problem import Shape
 from common.stage import Kernel
 from cudaemu import Options, Report
-from cudaemu.compiler import toolchain
+from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import CheckFailed, ToolFailed, UserError
 
 POINTS = 10  # of an exercise
 PROGRAM_SECONDS = 60.0  # that a program may run without calling CUDA
 COMPILE, RUN, RULE, WRONG = "does not compile", "does not run", "breaks a rule", "wrong result"
+CHEAT = "not by the kernel"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong: one of COMPILE, RUN, RULE and WRONG; where, "256x768x384 fp16"; and the whole report."""
+    """What is wrong: one of COMPILE, RUN, RULE, WRONG and CHEAT; where, "256x768x384 fp16"; and the whole report."""
 
     kind: str
     where: str
@@ -81,6 +85,11 @@ def check(
     toolchain.read(source)
     toolchain.find_nvcc()
     toolchain.find_cxx()
+    try:
+        if said := honest.read(source, exercise):
+            return _failed(exercise, 0, CHEAT, "", said)
+    except ToolFailed as error:
+        return _failed(exercise, 0, COMPILE, "", str(error))
     run = _program if exercise.stage is None else _stage
     return run(source, exercise, seed, shapes, exercise.start if start is None else start)
 
@@ -112,6 +121,8 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
             if report.findings:
                 return _failed(exercise, tried, RULE, where, str(report))
             counts = counted(report)
+        if said := honest.look(exercise, kernel, chosen, seed):
+            return _failed(exercise, tried, CHEAT, "", said)
         return _judged(exercise, tried, counts, exercise.sizes(kernel), source, start)
     except CheckFailed as error:
         return _failed(exercise, tried, WRONG, where, str(error))
@@ -133,7 +144,10 @@ def _program(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape
     options = options.replace(arch=exercise.arch) if exercise.arch else options
     try:
         with terminal.progress(f"running {where}"):
-            report = cudaemu.program(source, exercise.words, options=options)
+            if honest.repairs_host(exercise):
+                report = cudaemu.program(source, exercise.words, options=options)
+            else:  # the host code, which says whether the result is right, is ours
+                report = cudaemu.program(_starter(exercise), exercise.words, kernels=source, options=options)
     except ToolFailed as error:
         return _failed(exercise, 1, COMPILE, where, str(error))
     except UserError as error:
@@ -142,7 +156,23 @@ def _program(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape
         return _failed(exercise, 1, RULE, where, str(report))
     if report.status:
         return _failed(exercise, 1, WRONG, where, report.error or report.outcome)
-    return _judged(exercise, 1, counted(report), {}, source, start)
+    counts = counted(report)
+    for goal in exercise.least:
+        if not (judged := goal.judge(counts, {})).met:
+            return _failed(exercise, 1, CHEAT, where, f"the kernels do less than the task needs: {judged}")
+    return _judged(exercise, 1, counts, {}, source, start)
+
+
+def _starter(exercise: Exercise) -> Path:
+    """The starter as a file. It is always the same one, so that it is compiled once."""
+    folder = cache.folder() / "starters" / exercise.name
+    path = folder / exercise.file
+    if not path.is_file() or path.read_text(encoding="utf-8") != exercise.start:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
+            file.write(exercise.start)
+        os.replace(file.name, path)
+    return path
 
 
 def _failed(exercise: Exercise, tried: int, kind: str, where: str, report: str) -> Verdict:
