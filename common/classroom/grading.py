@@ -18,15 +18,16 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.classroom import sandbox
+from common.classroom import repository, sandbox
 from common.classroom.sandbox import Limits
 from common.practice import exercises
 from common.practice.check import CHEAT, COMPILE, POINTS, RULE, RUN, WRONG, Finding, check
@@ -124,16 +125,19 @@ def grade(
     jobs: int,
     limits: Limits,
     done: Callable[[Row], None] = lambda row: None,
+    walled: bool = True,
 ) -> list[Row]:
-    """A row per student and exercise, in this order; `done` hears of each as it is there."""
+    """A row per student and exercise, in this order; `done` hears of each as it is there. `walled`: behind the wall."""
     tools = _tools()
 
     def one(which: tuple[Path, Exercise]) -> Row:
-        row = _row(*which, seed, limits, tools)
+        row = _row(*which, seed, limits, tools, course, walled)
         done(row)
         return row
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with tempfile.TemporaryDirectory(prefix="course-") as made, ThreadPoolExecutor(jobs) as pool:
+        os.chmod(made, 0o755)  # a check of root's runs as another user
+        course = repository.course_for(Path(made), chosen)
         return list(pool.map(one, [(student, exercise) for student in folders for exercise in chosen]))
 
 
@@ -163,7 +167,15 @@ def _make_tools() -> list[str]:
     return [str(path.relative_to(cache.folder())) for path in found]
 
 
-def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Sequence[str]) -> Row:
+def _row(
+    student: Path,
+    exercise: Exercise,
+    seed: int,
+    limits: Limits,
+    tools: Sequence[str],
+    course: Mapping[str, Path],
+    walled: bool,
+) -> Row:
     """Its row, whatever happens."""
     row, source, began = Row(student.name, exercise.name, MISSING), submitted(student, exercise), time.monotonic()
     theirs = os.path.join(os.path.realpath(student), source.relative_to(student))
@@ -180,9 +192,9 @@ def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Se
         return replace(row, outcome=COMPILE, report=f"a source must have at most {LARGEST:,} bytes, got more")
     if text.decode(errors="replace") == exercise.start:
         return replace(row, outcome=STARTER)
-    given = {"file": str(source.resolve()), "exercise": exercise.name, "seed": seed, "limits": asdict(limits)}
+    given = {"text": base64.b64encode(text).decode(), "exercise": exercise.name, "seed": seed, "limits": asdict(limits)}
     words = ["env", "-C", str(exercises.ROOT), sys.executable, "-m", "common.classroom.grading", "check"]
-    ran = sandbox.run(words, limits, cache.folder(), tools, json.dumps(given).encode())
+    ran = sandbox.run(words, limits, cache.folder(), tools, json.dumps(given).encode(), course, walled)
     seconds = round(time.monotonic() - began, 1)
     if ran.late:
         return replace(row, outcome=LATE, report=f"more than {limits.seconds:g} s", seconds=seconds)
@@ -246,11 +258,13 @@ def main() -> None:
     has."""
     given = json.load(sys.stdin)
     result = sandbox.enter(Limits(**given["limits"]))
-    source = Path(given["file"])
+    exercise = exercises.find(given["exercise"])
     calls.FUNCTION_TIMEOUT = HOST_SECONDS
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / exercise.file
+        source.write_bytes(base64.b64decode(given["text"]))
         try:
-            found = judge(source, exercises.find(given["exercise"]), given["seed"])
+            found = judge(source, exercise, given["seed"])
         except UserError as error:
             found = {"outcome": RUN, "report": str(error), "goals": []}
     with open(result, "w", encoding="utf-8") as file:

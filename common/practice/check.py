@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import CheckFailed, ToolFailed, UserError
 
 POINTS = 10  # of an exercise
+SHIFT, SHIFTS = "INPUTS_FROM", 40  # of a program's inputs: a macro, and how many values it may have
 PROGRAM_SECONDS = 60.0  # that a program may run without calling CUDA
 COMPILE, RUN, RULE, WRONG = "does not compile", "does not run", "breaks a rule", "wrong result"
 CHEAT = "not by the kernel"
@@ -114,7 +116,7 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
                     return _failed(exercise, tried, _kind(result), where, result.report)
                 update(advance=1)
         counts: Mapping[str, int] = {}
-        if exercise.goals or exercise.keeps:
+        if exercise.goals or exercise.keeps or exercise.needs:
             shape = exercise.shape(kernel)
             where, tried = f"{format_shape(shape)} {kernel.short}", tried + 1
             report = _counted(kernel, shape, seed)
@@ -142,12 +144,13 @@ def _program(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape
     where = " ".join([source.name, *exercise.words])
     options = Options(leaks=True, timeout=PROGRAM_SECONDS)
     options = options.replace(arch=exercise.arch) if exercise.arch else options
+    shifted = options.replace(defines={**options.macros, SHIFT: str(1 + seed % SHIFTS)})
     try:
         with terminal.progress(f"running {where}"):
             if honest.repairs_host(exercise):
                 report = cudaemu.program(source, exercise.words, options=options)
             else:  # the host code, which says whether the result is right, is ours
-                report = cudaemu.program(_starter(exercise), exercise.words, kernels=source, options=options)
+                report = cudaemu.program(_starter(exercise), exercise.words, kernels=source, options=shifted)
     except ToolFailed as error:
         return _failed(exercise, 1, COMPILE, where, str(error))
     except UserError as error:
@@ -157,22 +160,27 @@ def _program(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape
     if report.status:
         return _failed(exercise, 1, WRONG, where, report.error or report.outcome)
     counts = counted(report)
-    for goal in exercise.least:
-        if not (judged := goal.judge(counts, {})).met:
-            return _failed(exercise, 1, CHEAT, where, f"the kernels do less than the task needs: {judged}")
     return _judged(exercise, 1, counts, {}, source, start)
 
 
 def _starter(exercise: Exercise) -> Path:
-    """The starter as a file. It is always the same one, so that it is compiled once."""
+    """The starter, `varied`, as a file. It is always the same one, so that it is compiled once for each shift."""
     folder = cache.folder() / "starters" / exercise.name
-    path = folder / exercise.file
-    if not path.is_file() or path.read_text(encoding="utf-8") != exercise.start:
+    path, text = folder / exercise.file, varied(exercise.start)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
-            file.write(exercise.start)
+            file.write(text)
         os.replace(file.name, path)
     return path
+
+
+def varied(text: str) -> str:
+    """A program whose inputs are those of the indices SHIFT further on: in[i] = float(i % 13) becomes (i + SHIFT) % 13.
+    A kernel that has the answers of the file's own inputs has the wrong ones."""
+    loop = re.compile(r"(^ +for \((?:int|size_t) i = 0;.*?; \+\+i\) )(.*\[i\] = .*)", re.MULTILINE)
+    index = re.compile(r"(?<![\w\[.])i(?![\w\]])")
+    return loop.sub(lambda found: found[1] + index.sub(f"(i + {SHIFT})", found[2]), text)
 
 
 def _failed(exercise: Exercise, tried: int, kind: str, where: str, report: str) -> Verdict:
@@ -204,6 +212,9 @@ def _judged(
     exercise: Exercise, tried: int, counts: Mapping[str, int], sizes: Mapping[str, int], source: Path, start: str
 ) -> Verdict:
     """The verdict on a source that is right: its goals, and of a bug whether the repair is small."""
+    for need in exercise.needs:
+        if not (judged := need.judge(counts, sizes)).met:
+            return _failed(exercise, tried, CHEAT, "", f"the right result, but not by what the task is about: {judged}")
     goals, keeps = ([goal.judge(counts, sizes) for goal in each] for each in (exercise.goals, exercise.keeps))
     if exercise.limit is not None:
         lines = changed_lines(start, toolchain.read(source))

@@ -12,8 +12,8 @@ NAME.start.cu (or the key Begins names the exercise whose solution, the reader's
 kernel.cu has its macros and declares its launcher.
 
 The keys of a page: Title, Topic, Level (1 to 5), three Hints; Goal (any number, common/practice/goals.py): what the
-starter misses, if it runs at all; Keep (likewise): what must not get worse; Least (likewise): what any kernel that does
-the work needs, without which there are no points; Repair: "host", where a program's bug is in its host code; Run: the shape at which these are counted,
+starter misses, if it runs at all; Keep (likewise): what must not get worse; Needs (likewise): the other bound, what any
+solution has, without which there are no points; Repair: "host", where a program's bug is in its host code; Run: the shape at which these are counted,
 with a dtype or variants if not the default, or a program's arguments; Predict: what to answer on paper first; then the
 task in prose.
 """
@@ -41,8 +41,8 @@ BROKEN = ROOT / "examples" / "broken"
 FIRST = Path(__file__).with_name("first")
 
 PAGE = ("Title", "Topic", "Level", "Hint")
-MORE = ("Goal", "Keep", "Least", "Run", "Predict", "Arch", "Limit", "File", "Begins", "Repair")
-REPEATED = ("Hint", "Goal", "Keep", "Least", "Predict")
+MORE = ("Goal", "Keep", "Needs", "Run", "Predict", "Arch", "Limit", "File", "Begins", "Repair")
+REPEATED = ("Hint", "Goal", "Keep", "Needs", "Predict")
 OF_A_BUG = (
     *("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Title", "Level", "Topic", "Hint"),
     "Repair",
@@ -127,9 +127,10 @@ class Exercise:
         return tuple(map(Goal.of, self.patch.fields.get("Keep", ())))
 
     @cached_property
-    def least(self) -> tuple[Goal, ...]:
-        """What the work needs at least: a kernel below that has not done it."""
-        return tuple(map(Goal.of, self.patch.fields.get("Least", ())))
+    def needs(self) -> tuple[Goal, ...]:
+        """What any solution has: goals that say "at most" are met by a kernel that does nothing, or the task of an
+        earlier stage."""
+        return tuple(map(Goal.of, self.patch.fields.get("Needs", ())))
 
     @property
     def limit(self) -> int | None:

@@ -19,6 +19,7 @@ from common.problem import Shape
 from common.stage import Kernel
 from cudaemu import cpp
 from cudaemu.compiler import toolchain
+from cudaemu.units import UNITS
 
 LOOK_FLOPS = 128**3 // 2  # of the shapes at which launches are repeated, about
 MOVABLE = re.compile(r"\bcuda(Free\w*|Memset\w*|\w+Synchronize)\([^;{}]*\);")
@@ -49,8 +50,8 @@ def fixed(text: str) -> str:
 def look(exercise: Exercise, kernel: Kernel, shapes: Sequence[Shape], seed: int) -> str:
     """What the launcher has left to others, in words; "" if its kernels do the work at two of these shapes."""
     stage = kernel.stage
-    flops = {shape: stage.spec.flops(shape, kernel.variants) for shape in shapes}
-    near = sorted(flops, key=lambda shape: abs(flops[shape] - LOOK_FLOPS))
+    of = {shape: stage.spec.flops(shape, kernel.variants) for shape in shapes}
+    near = sorted(of, key=lambda shape: abs(of[shape] - LOOK_FLOPS))
     chosen = near[0], near[min(1, len(near) - 1)], near[0], near[0]
     instances = [accuracy.make(kernel, shape, seed=seed + 1 + n) for n, shape in enumerate(chosen)]
     outputs = [instance.outputs() for instance in instances]
@@ -72,4 +73,7 @@ def look(exercise: Exercise, kernel: Kernel, shapes: Sequence[Shape], seed: int)
         told += [f"{each.wrong:,} of {each.total:,} elements of {each.name}" for each in instance.judge(filled) if not each.ok]
         if told:
             return f"{said}, {stage.spec.format(instance.shape)}, is wrong: {'; '.join(told)}"
+    flops = sum(stage.spec.flops(shape, kernel.variants) for shape in chosen[:3])
+    if UNITS[stage.unit.partition(" ")[0]].tensor and (done := report.counters.tensor_flops) < flops:
+        return f"the tensor cores compute {done:,} FLOP, the problem has {flops:,}: the stage is about those"
     return ""
