@@ -220,7 +220,7 @@ def judge(source: Path, exercise: Exercise, seed: int) -> dict[str, Any]:
         except UserError:
             shapes = None  # the check says it
     verdict = check(source, exercise, seed=seed, shapes=shapes)
-    found: dict[str, Any] = {"checks": verdict.checks, "goals": [asdict(g) for g in (*verdict.goals, *verdict.keeps)]}
+    found: dict[str, Any] = {"checks": verdict.checks, "goals": [asdict(g) for g in (*verdict.goals, *verdict.keeps, *verdict.needs)]}
     for finding in verdict.findings:
         return {**found, **_of(finding)}
     return {**found, "outcome": SOLVED if verdict.ok else MISSED, "points": verdict.points}

@@ -20,13 +20,14 @@ from common import accuracy, terminal
 from common.accuracy import Result
 from common.practice import honest
 from common.practice.exercises import Exercise
-from common.practice.goals import Judged, counted
+from common.practice.goals import Goal, Judged, counted
 from common.practice.patches import is_code
 from common.problem import Shape
 from common.stage import Kernel
 from cudaemu import Options, Report
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import CheckFailed, ToolFailed, UserError
+from cudaemu.units import UNITS
 
 POINTS = 10  # of an exercise
 SHIFT, SHIFTS = "INPUTS_FROM", 40  # of a program's inputs: a macro, and how many values it may have
@@ -46,13 +47,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check. Goals, and what must not get worse (`keeps`), are only counted if nothing is wrong."""
+    """The result of a check. Goals, what must not get worse (`keeps`), and what any solution has (`needs`) are only
+    counted if nothing is wrong."""
 
     exercise: str
     checks: int  # that were begun: shapes, or a program
     findings: tuple[Finding, ...]
     goals: tuple[Judged, ...]
     keeps: tuple[Judged, ...]
+    needs: tuple[Judged, ...]
 
     @property
     def right(self) -> bool:
@@ -61,15 +64,17 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        return self.right and all(goal.met for goal in (*self.goals, *self.keeps))
+        return self.right and all(goal.met for goal in (*self.goals, *self.keeps, *self.needs))
 
     @property
     def points(self) -> float:
-        """Of POINTS: those of the goals that are met, of all if there are none; half, if something has got worse.
+        """Of POINTS: those of the goals that are met, of all if there are none; half, if something has got worse; none,
+        if it lacks what any solution has.
 
         The starter gets none: it is wrong, or misses every goal."""
         share = sum(goal.met for goal in self.goals) / len(self.goals) if self.goals else 1.0
-        return round(POINTS * self.right * share * (1 if all(each.met for each in self.keeps) else 0.5), 2)
+        share *= self.right and all(each.met for each in self.needs)
+        return round(POINTS * share * (1 if all(each.met for each in self.keeps) else 0.5), 2)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, as JSON takes it."""
@@ -116,16 +121,18 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
                     return _failed(exercise, tried, _kind(result), where, result.report)
                 update(advance=1)
         counts: Mapping[str, int] = {}
-        if exercise.goals or exercise.keeps or exercise.needs:
+        tensor = UNITS[kernel.stage.unit.partition(" ")[0]].tensor
+        if tensor or exercise.goals or exercise.keeps or exercise.needs:
             shape = exercise.shape(kernel)
             where, tried = f"{format_shape(shape)} {kernel.short}", tried + 1
             report = _counted(kernel, shape, seed)
             if report.findings:
                 return _failed(exercise, tried, RULE, where, str(report))
             counts = counted(report)
-        if said := honest.look(exercise, kernel, chosen, seed):
+        if chosen and (said := honest.look(exercise, kernel, chosen, seed)):
             return _failed(exercise, tried, CHEAT, "", said)
-        return _judged(exercise, tried, counts, exercise.sizes(kernel), source, start)
+        needs = [Goal("tensor_flops", ">=", str(kernel.stage.spec.flops(shape, kernel.variants)))] if tensor else []
+        return _judged(exercise, tried, counts, exercise.sizes(kernel), source, start, needs)
     except CheckFailed as error:
         return _failed(exercise, tried, WRONG, where, str(error))
     except ToolFailed as error:
@@ -184,7 +191,7 @@ def varied(text: str) -> str:
 
 
 def _failed(exercise: Exercise, tried: int, kind: str, where: str, report: str) -> Verdict:
-    return Verdict(exercise.name, tried, (Finding(kind, where, report),), (), ())
+    return Verdict(exercise.name, tried, (Finding(kind, where, report),), (), (), ())
 
 
 def _kind(result: Result) -> str:
@@ -209,17 +216,19 @@ def _counted(kernel: Kernel, shape: Shape, seed: int) -> Report:
 
 
 def _judged(
-    exercise: Exercise, tried: int, counts: Mapping[str, int], sizes: Mapping[str, int], source: Path, start: str
-) -> Verdict:
-    """The verdict on a source that is right: its goals, and of a bug whether the repair is small."""
-    for need in exercise.needs:
-        if not (judged := need.judge(counts, sizes)).met:
-            return _failed(exercise, tried, CHEAT, "", f"the right result, but not by what the task is about: {judged}")
-    goals, keeps = ([goal.judge(counts, sizes) for goal in each] for each in (exercise.goals, exercise.keeps))
+    exercise: Exercise, tried: int, counts: Mapping[str, int], sizes: Mapping[str, int], source: Path, start: str,
+    needs: Sequence[Goal] = (),
+) -> Verdict:  # fmt: skip
+    """The verdict on a source that is right: its goals, what it needs (of the exercise, and `needs`), and of a bug
+    whether the repair is small."""
+    goals, keeps, needed = (
+        [goal.judge(counts, sizes) for goal in each]
+        for each in (exercise.goals, exercise.keeps, (*exercise.needs, *needs))
+    )
     if exercise.limit is not None:
         lines = changed_lines(start, toolchain.read(source))
         keeps.append(Judged("changed lines", lines, "<=", exercise.limit, lines <= exercise.limit))
-    return Verdict(exercise.name, tried, (), tuple(goals), tuple(keeps))
+    return Verdict(exercise.name, tried, (), tuple(goals), tuple(keeps), tuple(needed))
 
 
 def changed_lines(before: str, after: str) -> int:

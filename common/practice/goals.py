@@ -82,6 +82,8 @@ WORDS = {  # for readers; what is not here is written as it is, with blanks
     "shared_store_conflicts": "bank conflicts of stores",
     "shared_load_wavefronts": "wavefronts of shared loads",
     "shared_store_wavefronts": "wavefronts of shared stores",
+    READ: "sectors read",
+    WRITTEN: "sectors written",
     SHARED_BYTES: "bytes of shared memory per block",
 }
 

@@ -19,7 +19,6 @@ from common.problem import Shape
 from common.stage import Kernel
 from cudaemu import cpp
 from cudaemu.compiler import toolchain
-from cudaemu.units import UNITS
 
 LOOK_FLOPS = 128**3 // 2  # of the shapes at which launches are repeated, about
 MOVABLE = re.compile(r"\bcuda(Free\w*|Memset\w*|\w+Synchronize)\([^;{}]*\);")
@@ -44,7 +43,7 @@ def repairs_host(exercise: Exercise) -> bool:
 
 def fixed(text: str) -> str:
     """The code of a program without blanks and without calls that a repair may move."""
-    return "".join(MOVABLE.sub("", cpp.code(text)).split())
+    return "".join(MOVABLE.sub("", cpp.without_comments(text)).split())
 
 
 def look(exercise: Exercise, kernel: Kernel, shapes: Sequence[Shape], seed: int) -> str:
@@ -73,7 +72,4 @@ def look(exercise: Exercise, kernel: Kernel, shapes: Sequence[Shape], seed: int)
         told += [f"{each.wrong:,} of {each.total:,} elements of {each.name}" for each in instance.judge(filled) if not each.ok]
         if told:
             return f"{said}, {stage.spec.format(instance.shape)}, is wrong: {'; '.join(told)}"
-    flops = sum(stage.spec.flops(shape, kernel.variants) for shape in chosen[:3])
-    if UNITS[stage.unit.partition(" ")[0]].tensor and (done := report.counters.tensor_flops) < flops:
-        return f"the tensor cores compute {done:,} FLOP, the problem has {flops:,}: the stage is about those"
     return ""

@@ -45,6 +45,7 @@ def test_every_kind_is_judged_right(tmp_path):
 
 def test_ctrl_c_ends_a_check(tmp_path):
     """Checks are waited for in other threads, which hear of no signal."""
+    assert not sandbox.run(["true"], Limits(), tmp_path).status  # compilers have been asked
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         ran = pool.submit(sandbox.run, ["sleep", "60"], Limits(), tmp_path)
