@@ -9,6 +9,7 @@ unless the task is to repair that: then all else must stay.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ def look(exercise: Exercise, kernel: Kernel, shapes: Sequence[Shape], seed: int)
     """What the launcher has left to others, in words; "" if its kernels do the work at two of these shapes."""
     stage = kernel.stage
     of = {shape: stage.spec.flops(shape, kernel.variants) for shape in shapes}
-    near = sorted(of, key=lambda shape: abs(of[shape] - LOOK_FLOPS))
+    near = sorted(of, key=lambda shape: abs(math.log(of[shape] / LOOK_FLOPS)))
     chosen = near[0], near[min(1, len(near) - 1)], near[0], near[0]
     instances = [accuracy.make(kernel, shape, seed=seed + 1 + n) for n, shape in enumerate(chosen)]
     outputs = [instance.outputs() for instance in instances]
