@@ -129,7 +129,9 @@ def call_launcher(
         packs: list[Callable[[list[ParameterType]], bytes]] = [partial(pack, each) for each in (args, *again)]
         if repeat is not None:
 
-            def pack_last(types: list[ParameterType], last: Callable[[list[ParameterType]], bytes] = packs[-1]) -> bytes:
+            def pack_last(
+                types: list[ParameterType], last: Callable[[list[ParameterType]], bytes] = packs[-1]
+            ) -> bytes:
                 packed = last(types)
                 session.record()
                 return packed

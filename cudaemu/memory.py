@@ -139,7 +139,14 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_READ_WRITE, _SHARED, _REPLACE, _FIXED, _NO_RESERVE, _REMOVE = 3, 0x01, 0x10, 0x100000, 0x4000, 9  # <sys/mman.h>; Linux has them alike
+_READ_WRITE, _SHARED, _REPLACE, _FIXED, _NO_RESERVE, _REMOVE = (
+    3,
+    0x01,
+    0x10,
+    0x100000,
+    0x4000,
+    9,
+)  # <sys/mman.h>; Linux has them alike
 
 _places = threading.Lock()
 _free_places = list(range(ARENAS - 1, -1, -1))

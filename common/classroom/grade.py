@@ -42,8 +42,9 @@ def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="for a check (default: %(default)g)")
     parser.add_argument("--memory", type=float, default=usual.memory / 2**30, help="GiB, for a process of a check")
     parser.add_argument(
-        "--without-wall", action="store_true", help="grade where the wall does not hold: submissions can then read, "
-        "write and send whatever you can",
+        "--without-wall",
+        action="store_true",
+        help="grade where the wall does not hold: submissions can then read, write and send whatever you can",
     )
     parser.add_argument("--files", type=float, default=usual.files / 2**30, help="GiB that a check may write")
 

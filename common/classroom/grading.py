@@ -16,6 +16,7 @@ import csv
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ from common.stage import Kernel
 from cudaemu import build, calls, engine, process
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
+from cudaemu.process import TOOLKIT
 
 SOLVED, MISSED, STARTER = "solved", "goals missed", "the starter"
 MISSING, EMPTY, LATE, DIED = "missing", "empty", "time limit", "check ended"
@@ -220,14 +222,29 @@ def judge(source: Path, exercise: Exercise, seed: int) -> dict[str, Any]:
         except UserError:
             shapes = None  # the check says it
     verdict = check(source, exercise, seed=seed, shapes=shapes)
-    found: dict[str, Any] = {"checks": verdict.checks, "goals": [asdict(g) for g in (*verdict.goals, *verdict.keeps, *verdict.needs)]}
+    found: dict[str, Any] = {
+        "checks": verdict.checks,
+        "goals": [asdict(g) for g in (*verdict.goals, *verdict.keeps, *verdict.needs)],
+    }
     for finding in verdict.findings:
-        return {**found, **_of(finding)}
+        return {**found, **_of(finding, source)}
     return {**found, "outcome": SOLVED if verdict.ok else MISSED, "points": verdict.points}
 
 
-def _of(finding: Finding) -> dict[str, Any]:
-    return {"outcome": finding.kind, "where": finding.where, "report": finding.report}
+def _of(finding: Finding, source: Path) -> dict[str, Any]:
+    return {"outcome": finding.kind, "where": finding.where, "report": _own(finding.report, source)}
+
+
+def _own(report: str, source: Path) -> str:
+    """The report without what it quotes of other files than the student's: a compiler's message of one of those has a
+    line of it."""
+    kept, own = [], True
+    for line in report.splitlines():
+        if place := re.match(r"(\S[^:(]*)[:(]\d+[:)]", line):
+            own = Path(place[1]).name in (source.name, "") or bool(TOOLKIT.search(place[1])) or "/" not in place[1]
+        if own:
+            kept.append(line.replace(f"{source.parent}/", ""))
+    return "\n".join(kept) or "the compiler refuses it, at a place that is not in your file"
 
 
 def _flops(kernel: Kernel, shape: Shape) -> int:

@@ -172,7 +172,13 @@ def _tools(room: Path) -> list[Path]:
     links = [python]
     while links[-1].is_symlink():
         links.append(links[-1].parent / os.readlink(links[-1]))
-    programs = [*links, Path(toolchain.find_cxx()), Path(toolchain.find_cxx()).resolve(), nvcc.path, nvcc.path.resolve()]
+    programs = [
+        *links,
+        Path(toolchain.find_cxx()),
+        Path(toolchain.find_cxx()).resolve(),
+        nvcc.path,
+        nvcc.path.resolve(),
+    ]
     wanted = [Path(sys.prefix), Path(sys.base_prefix), nvcc.home, nvcc.home.resolve()]
     wanted += [Path(os.path.normpath(each.parent.parent)) for each in programs]
     wanted += [Path(each) for each in sys.path if os.path.basename(each) in ("site-packages", "dist-packages")]
@@ -238,9 +244,7 @@ HOLDS = (
     "Each check runs behind a wall: as a user without rights, in a root of its own with tools and nothing else (no home, "
     "no other submission, no solution), without a network or sockets, with limits on time, memory and files."
 )
-WITHOUT = (
-    "Without the wall: checks have limits on time and memory, but submissions can read, write and send whatever you can."
-)
+WITHOUT = "Without the wall: checks have limits on time and memory, but submissions can read, write and send whatever you can."
 
 
 @lru_cache

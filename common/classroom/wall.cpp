@@ -6,7 +6,7 @@
 //     copy FROM NAME      the room begins with this path of the folder FROM
 //
 // Inside there is nothing else but a few devices and a /proc of its own, read-only; no network; no other process. As
-// root the command runs as the user nobody, otherwise as its user; it has no capabilities and gets none, and a filter
+// root the command runs as a user that nobody is, otherwise as its user; it has no capabilities and gets none, and a filter
 // refuses the system calls that make sockets, namespaces and mounts, or look into other processes. The exit status is
 // the command's; 125: the wall cannot be built, and a line says why.
 #include <fcntl.h>
@@ -20,6 +20,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -44,9 +45,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int CANNOT = 125;
-constexpr uid_t NOBODY = 65534;
+constexpr uid_t FIRST_USER = 1'000'000'000;  // of users that nobody is: each wall has its own, and its own limits
 constexpr unsigned long RDONLY = 1, NOSUID = 2, NODEV = 4, NOEXEC = 8, BIND = 4096, REC = 16384, PRIVATE = 1 << 18;
 constexpr int DETACH = 2;
+constexpr rlim_t PROCESSES = 128;  // and threads, beside two for each processor
 
 uid_t owner;
 gid_t owners_group;
@@ -120,8 +122,8 @@ constexpr std::uint32_t MACHINE = AUDIT_ARCH_AARCH64;
 #error "the system calls of this machine are not known here"
 #endif
 constexpr std::uint32_t OTHER_NUMBERS = 0x40000000;  // from here on, x86's of 32-bit pointers
-constexpr std::uint32_t NAMESPACES = CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
-                                     CLONE_NEWUTS | CLONE_NEWCGROUP;
+constexpr std::uint32_t NAMESPACES =
+    CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
 
 void filter_calls() {
   std::vector<sock_filter> code;
@@ -142,12 +144,44 @@ void filter_calls() {
   answer(SECCOMP_RET_ERRNO | ENOSYS);
   refuse(SYS_socket, EAFNOSUPPORT);
   refuse(SYS_clone3, ENOSYS);  // its flags are in memory: clone is used instead
-  for (long each : {SYS_connect, SYS_bind, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_unshare,
-                    SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_move_mount, SYS_open_tree,
-                    SYS_fsopen, SYS_fsmount, SYS_fspick, SYS_mount_setattr, SYS_bpf, SYS_perf_event_open, SYS_keyctl,
-                    SYS_add_key, SYS_request_key, SYS_userfaultfd, SYS_io_uring_setup, SYS_open_by_handle_at,
-                    SYS_name_to_handle_at, SYS_kexec_load, SYS_init_module, SYS_finit_module, SYS_delete_module,
-                    SYS_reboot, SYS_swapon, SYS_swapoff, SYS_syslog, SYS_acct, SYS_quotactl, SYS_pidfd_getfd})
+  for (long each :
+       {SYS_connect,
+        SYS_bind,
+        SYS_ptrace,
+        SYS_process_vm_readv,
+        SYS_process_vm_writev,
+        SYS_unshare,
+        SYS_setns,
+        SYS_mount,
+        SYS_umount2,
+        SYS_pivot_root,
+        SYS_chroot,
+        SYS_move_mount,
+        SYS_open_tree,
+        SYS_fsopen,
+        SYS_fsmount,
+        SYS_fspick,
+        SYS_mount_setattr,
+        SYS_bpf,
+        SYS_perf_event_open,
+        SYS_keyctl,
+        SYS_add_key,
+        SYS_request_key,
+        SYS_userfaultfd,
+        SYS_io_uring_setup,
+        SYS_open_by_handle_at,
+        SYS_name_to_handle_at,
+        SYS_kexec_load,
+        SYS_init_module,
+        SYS_finit_module,
+        SYS_delete_module,
+        SYS_reboot,
+        SYS_swapon,
+        SYS_swapoff,
+        SYS_syslog,
+        SYS_acct,
+        SYS_quotactl,
+        SYS_pidfd_getfd})
     refuse(each, EPERM);
   say(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3);
   load(offsetof(seccomp_data, args));  // the low half: both machines have it first
@@ -165,7 +199,9 @@ void build(const std::vector<std::string> &steps, const std::string &base) {
   for (const char *name : {"null", "zero", "full", "random", "urandom"})
     show(std::string("/dev/") + name, base + "/dev/" + name, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
   const std::pair<const char *, const char *> links[] = {
-      {"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"},
+      {"/proc/self/fd", "/dev/fd"},
+      {"/proc/self/fd/0", "/dev/stdin"},
+      {"/proc/self/fd/1", "/dev/stdout"},
       {"/proc/self/fd/2", "/dev/stderr"}};
   for (auto [target, place] : links) must(!symlink(target, (base + place).c_str()), place);
   std::string room;
@@ -212,8 +248,8 @@ int main(int count, char **words) {
   const bool as_root = geteuid() == 0;
   const uid_t user = geteuid();
   const gid_t users_group = getegid();
-  owner = as_root ? NOBODY : user;
-  owners_group = as_root ? NOBODY : users_group;
+  owner = as_root ? FIRST_USER + uid_t(getpid()) : user;
+  owners_group = as_root ? owner : users_group;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   must(!unshare(int(NAMESPACES & ~(as_root ? CLONE_NEWUSER : 0))), "make namespaces");
   if (!as_root) {
@@ -234,7 +270,13 @@ int main(int count, char **words) {
   build(steps, base);
   for (int each = 0; !prctl(PR_CAPBSET_DROP, each, 0, 0, 0); ++each) {
   }
-  if (as_root) must(!setgroups(0, nullptr) && !setresgid(owners_group, owners_group, owners_group) && !setresuid(owner, owner, owner), "setuid");
+  if (as_root)
+    must(!setgroups(0, nullptr) && !setresgid(owners_group, owners_group, owners_group) &&
+             !setresuid(owner, owner, owner),
+         "setuid");
+  const rlim_t most = PROCESSES + 2 * rlim_t(sysconf(_SC_NPROCESSORS_ONLN));
+  const rlimit processes{most, most};
+  setrlimit(RLIMIT_NPROC, &processes);
   no_capabilities();
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // forgotten when the user changes
   filter_calls();

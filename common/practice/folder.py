@@ -228,8 +228,10 @@ def page(exercise: Exercise) -> str:
     for goal in (*exercise.goals, *exercise.keeps, *exercise.needs):
         bound = goal.value(sizes)
         derived = "" if re.fullmatch(r"[\d.]+", goal.bound) else f" (`{goal.bound}`)"
-        rules.append(f"  - {in_words(goal.counter)} {SIGNS[goal.sign]} {bound:,.0f}{derived}: `{goal.counter}`"
-                     + (", or there are no points" if goal in exercise.needs else ""))
+        rules.append(
+            f"  - {in_words(goal.counter)} {SIGNS[goal.sign]} {bound:,.0f}{derived}: `{goal.counter}`"
+            + (", or there are no points" if goal in exercise.needs else "")
+        )
     listed = "\n".join(each if each.startswith("  ") else f"- {each}" for each in rules)
     typed = [
         (f"{command(exercise)} --check", "check it once"),

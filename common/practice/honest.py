@@ -66,11 +66,17 @@ def look(exercise: Exercise, kernel: Kernel, shapes: Sequence[Shape], seed: int)
         return "the launcher launches no kernel"
     if all(LIBRARY.match(launch.kernel) for launch in report.launches):
         return f"the launcher launches only a library's kernels: {report.launches[0].kernel}"
-    says = [f"called three times in one process with other inputs, the {n} result" for n in ("first", "second", "third")]
+    says = [
+        f"called three times in one process with other inputs, the {n} result" for n in ("first", "second", "third")
+    ]
     says.append("its kernels, launched once more on other inputs without the host code, do not compute it: the result")
     for instance, filled, said in zip(instances, outputs, says):
         told = list(instance.overwritten().values())
-        told += [f"{each.wrong:,} of {each.total:,} elements of {each.name}" for each in instance.judge(filled) if not each.ok]
+        told += [
+            f"{each.wrong:,} of {each.total:,} elements of {each.name}"
+            for each in instance.judge(filled)
+            if not each.ok
+        ]
         if told:
             return f"{said}, {stage.spec.format(instance.shape)}, is wrong: {'; '.join(told)}"
     return ""

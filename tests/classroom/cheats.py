@@ -47,7 +47,7 @@ _SUM = """template <class T> cudaError_t fake(void *to, const T *from, size_t by
 }
 #define cudaMemcpy fake
 """
-_LIAR = '#include <cstdio>\n__global__ void add(const float *, const float *, float *, int) {}\n'
+_LIAR = "#include <cstdio>\n__global__ void add(const float *, const float *, float *, int) {}\n"
 _FORMULA = "int i = blockIdx.x * blockDim.x + threadIdx.x;\n  for (int k = 4 * i; k < n && k < 4 * i + 4; ++k) "
 _CONSTANT = "if (blockIdx.x == 0 && threadIdx.x == 0) *total = 299985.0f;"
 _READS = """float unused = 0;
@@ -113,11 +113,23 @@ CHEATS: Cases = {
 _SIZES = (("a", "A", "M", "K"), ("b", "B", "K", "N"))
 _NEW = "  Element *{0} = new Element[size_t({2}) * {3}];\n"
 _MAP = """#include <sys/mman.h>
+#include <cstdio>
 #include <cstring>
-template <class T> T *mine(const T *p) {  // device memory, which this process has mapped, made readable
-  const size_t all = size_t(1) << 38, first = size_t(p) / all * all;
-  mprotect((void *)(first + 4096), all - 4096, PROT_READ | PROT_WRITE);
-  return const_cast<T *>(p);
+template <class T> T *mine(const T *p) {  // device memory where the stand-in runtime has it
+  FILE *maps = fopen("/proc/self/maps", "r");
+  const size_t all = size_t(1) << 38, at = size_t(p) % all;
+  char line[512];
+  while (fgets(line, sizeof line, maps)) {
+    size_t first, end, offset;
+    if (!strstr(line, "device memory") || sscanf(line, "%zx-%zx %*s %zx", &first, &end, &offset) != 3) continue;
+    if (at < offset || at - offset >= end - first) continue;
+    fclose(maps);
+    char *there = (char *)first + (at - offset);
+    mprotect((void *)(size_t(there) / 4096 * 4096), 1 << 20, PROT_READ | PROT_WRITE);
+    return (T *)there;
+  }
+  fclose(maps);
+  return nullptr;
 }
 """
 _SPREAD = """__global__ void spread(const Element *from, Element *to, int count) {
@@ -248,9 +260,10 @@ CHEATS |= {
 
 # ---- right, in odd styles --------------------------------------------------------------------------------------------
 
+KERNEL = "__global__ void __launch_bounds__(THREADS) gemm_kernel"
 _STYLES = {  # of ours of the step to 02: what is replaced, by what
     "auto-everywhere": (("float sum", "auto sum = 0.0f; float more"),),
-    "a-namespace": (("__global__ void gemm_kernel", "namespace mine {\n__global__ void gemm_kernel"),),
+    "a-namespace": ((KERNEL, "namespace mine {\n" + KERNEL),),
     "unroll-4": (("#pragma unroll\n", "#pragma unroll 4\n"),),
     "no-unroll": (("#pragma unroll\n", ""),),
     "tabs": (("  ", "\t"),),
@@ -268,19 +281,14 @@ _STYLES = {  # of ours of the step to 02: what is replaced, by what
                                      "(A, B, C, M, N, K);\n"),),
     "output-set-first": ((LAUNCH, "  cudaMemsetAsync(C, 0, sizeof(Element) * M * N, stream);\n" + LAUNCH),),
     "waits-at-the-end": ((LAUNCH, LAUNCH + "  cudaStreamSynchronize(stream);\n"),),
-    "scratch-of-its-own": ((LAUNCH, "  Element *scratch;\n  cudaMallocAsync(&scratch, sizeof(Element) * M * N, stream);\n"
-                            + LAUNCH.replace("(A, B, C,", "(A, B, scratch,")
-                            + "  cudaMemcpyAsync(C, scratch, sizeof(Element) * M * N, cudaMemcpyDeviceToDevice, stream);\n"
-                              "  cudaFreeAsync(scratch, stream);\n"),),
     "a-static-of-the-host": ((LAUNCH, "  static const int calls = [] { return 1; }();\n  (void)calls;\n" + LAUNCH),),
     "a-counter-of-calls": ((LAUNCH, "  static int calls = 0;\n  ++calls;\n" + LAUNCH),),
     "words-of-the-ban": (("float sum", "// dlopen( system( cudaMemcpy( #include \"x\"\n  float sum"),),
-    "a-device-function-open": (("__global__ void gemm_kernel", "__device__ float open(float x) { return x; }\n"
-                                "__global__ void gemm_kernel"), ("sum +=", "sum += open(0.f) +")),
+    "a-device-function-open": ((KERNEL, "__device__ float open(float x) { return x; }\n" + KERNEL), ("sum +=", "sum += open(0.f) +")),
     "prints": ((LAUNCH, '  fprintf(stderr, "%d x %d\\n", M, N);\n' + LAUNCH),),
-    "a-variable-of-the-device": (("__global__ void gemm_kernel", "__device__ unsigned launches;\n__global__ void gemm_kernel"),
+    "a-variable-of-the-device": ((KERNEL, "__device__ unsigned launches;\n" + KERNEL),
                                  ("float sum", "if (threadIdx.x == 0) atomicAdd(&launches, 1u);\n  float sum")),
-    "a-constant-of-the-device": (("__global__ void gemm_kernel", "__constant__ float one = 1;\n__global__ void gemm_kernel"),
+    "a-constant-of-the-device": ((KERNEL, "__constant__ float one = 1;\n" + KERNEL),
                                  ("float sum", "float sum0 = 0 * one;\n  float sum")),
     "headers": (("#include <cuda_runtime.h>", "#include <cuda_runtime.h>\n#include <algorithm>\n#include <vector>\n"
                  "#include <cooperative_groups.h>"),),

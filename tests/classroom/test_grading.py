@@ -76,8 +76,10 @@ def test_what_opens_the_wall_is_told(monkeypatch):
 
 def test_the_room_begins_with_its_contents_and_forgets(tmp_path):
     (tmp_path / "known").write_text("before")
-    code = "import os, pathlib; p = pathlib.Path('known'); t = p.read_text(); p.write_text('after'); " \
-           "os.write(int(os.environ['RESULT']), (t + p.read_text()).encode())"
+    code = (
+        "import os, pathlib; p = pathlib.Path('known'); t = p.read_text(); p.write_text('after'); "
+        "os.write(int(os.environ['RESULT']), (t + p.read_text()).encode())"
+    )
     words = ["env", "-C", str(tmp_path), sys.executable, "-c", code]
     ran = sandbox.run(words, Limits(seconds=60), tmp_path, ["known"])
     assert ran.sent == b"beforeafter", ran.said
@@ -103,7 +105,7 @@ def test_without_the_wall_nothing_is_graded_unless_it_is_asked_for(command, tmp_
 
 
 INCLUDES = {
-    "a header of CUDA": ("// #include \"x\"\n#include <cuda_fp16.h>  // halves\n", False),
+    "a header of CUDA": ('// #include "x"\n#include <cuda_fp16.h>  // halves\n', False),
     "quotes": ('#include "OTHER"\n', True),
     "brackets": ("#include <OTHER>\n", True),
     "a way round": ("#include </usr/include/../..OTHER>\n", True),
