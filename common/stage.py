@@ -553,12 +553,14 @@ class Kernel:
         *,
         changed: Mapping[str, Any] | None = None,
         again: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]] = (),
+        repeat: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
         in_place: bool = False,
         refused_is_error: bool = True,
         **options: Any,
     ) -> Report:
         """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
-        `options` fields of cudaemu.Options. `again`: inputs and outputs of further launches in the same process.
+        `options` fields of cudaemu.Options. `again`: inputs and outputs of further launches in the same process;
+        `repeat`: of the last one, once more without the host code.
         `in_place`: tensors, which have to be contiguous, are used where they are, and nobody copies them.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
@@ -580,6 +582,7 @@ class Kernel:
             report = self.call_launcher(
                 arguments,
                 again=[list(each.values()) for each in more],
+                repeat=None if repeat is None else list(self._passed(*repeat, changed).values()),
                 memory=given,
                 outputs=[
                     *spec.output_names(self.variants),

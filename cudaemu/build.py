@@ -8,12 +8,13 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from cudaemu import cpp, extension, link
 from cudaemu.compiler import cache, toolchain
+from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HERE
@@ -53,6 +54,32 @@ class Build:
     @property
     def has_main(self) -> bool:
         return "main" in self.exported
+
+
+def with_kernels(host: Build, other: Build) -> Build:
+    """The host code of one source with the kernels of another, which it launches by the names that its own have.
+
+    A namespace, or another type of a parameter that has as many bytes, makes no difference. ToolFailed if one is
+    missing."""
+    there, ptx = _entries(other.ptx), other.ptx
+    for name, sizes in _entries(host.ptx).items():
+        if there.get(name) == sizes:
+            continue
+        alike = [each for each in there if readable(each) == readable(name) and there[each] == sizes]
+        if len(alike) != 1:
+            kernels = ", ".join(map(demangle, there)) or "none"
+            raise ToolFailed(f"{other.source} must have the kernel {demangle(name)}, got {kernels}")
+        ptx = re.sub(rf"(?<![\w$]){re.escape(alike[0])}(?![\w$])", name.replace("\\", ""), ptx)
+    return replace(host, ptx=ptx, parts=())
+
+
+def _entries(ptx: str) -> dict[str, list[int]]:
+    """The kernels that a PTX defines, each with the sizes of its parameters in bytes."""
+    found = {}
+    for name, params in re.findall(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?", ptx):
+        each = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^,\[]*(?:\[(\d+)\])?", params)
+        found[name] = [int(bits) // 8 * int(count or 1) for bits, count in each]
+    return found
 
 
 def runtime_object(nvcc: toolchain.Nvcc) -> Path:

@@ -344,6 +344,26 @@ def source_texts(source: Path, seen: set[Path] | None = None, folders: Sequence[
     return texts
 
 
+def foreign_files(source: Path) -> list[Path]:
+    """The files that the preprocessor reads for a CUDA source beside headers of CUDA and of the C++ compiler, by its
+    own list, for host code and for device code."""
+    nvcc, cxx = find_nvcc(), find_cxx()
+    found: dict[Path, None] = {}
+    for more in ("", ",-U__CUDA_ARCH__"):
+        words = [nvcc.path, "-ccbin", cxx, "-E", "-Xcompiler", f"-v,-H{more}", source, "-o", os.devnull]
+        try:
+            said = run(words, cwd=source.parent, seconds=ASKED_SECONDS)
+        except UserError as error:  # what it has read before it stopped
+            said = str(error)
+        searched = re.search(r"^#include <\.\.\.> search starts here:\n(.*?)^End of search", said, re.DOTALL | re.M)
+        folders = [Path(line.strip()).resolve() for line in searched[1].splitlines()] if searched else []
+        for name in re.findall(r"^[.!]+x? (/?\S.*)$", said, re.MULTILINE):
+            path = (source.parent / name).resolve()
+            if path.is_file() and not any(path.is_relative_to(folder) for folder in folders):
+                found[path] = None
+    return list(found)
+
+
 @lru_cache(maxsize=256)  # kernels are launched many times
 def _includes(text: str) -> list[tuple[str, str]]:
     return re.findall(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', text, re.MULTILINE)
