@@ -164,6 +164,7 @@ def library() -> ctypes.CDLL:
         ("vm_events", pointer, [pointer, pointer, pointer]),
         ("vm_output", ctypes.c_char_p, [pointer]),
         ("vm_keep", ctypes.c_int, [pointer, ctypes.c_uint32]),
+        ("vm_touched", number, [pointer, pointer, number]),
         ("vm_free_launch", None, [pointer]),
     ):
         function = getattr(vm, name)
@@ -217,6 +218,9 @@ def problems() -> tuple[Problem, ...]:
     return tuple(Problem(name, kind, int(code)) for name, kind, code in rows)
 
 
+MOST_RANGES = 1 << 16  # of memory that a launch touched
+
+
 class Past:
     """A finished launch, and where it touched global memory: kept for launches that may begin before its end."""
 
@@ -237,6 +241,13 @@ class Past:
             assert past.before is not None
             past = past.before
         return past
+
+    def touched(self) -> np.ndarray:
+        """Which global memory: rows of first address, end, and bits: 1 read, 2 written, 4 by atomics or as a flag.
+
+        None if these are more than MOST_RANGES."""
+        rows = np.empty((MOST_RANGES, 3), np.uint64)
+        return rows[: self.module.vm.vm_touched(self.handle, rows.ctypes.data, len(rows))].copy()
 
     def __del__(self) -> None:
         self.module.vm.vm_free_launch(self.handle)

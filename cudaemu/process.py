@@ -27,6 +27,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+import numpy as np
+
 from cudaemu import cpp, hardware, memory
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import UNNAMED
@@ -77,6 +79,7 @@ class Request(IntEnum):
     MODULE = 20
     MOVED = 21
     DONE = 22
+    UNORDERED = 23
 
 
 # What the runtime knows of the device: the fields of host/channel.h's Device and their types, as `struct` has them.
@@ -157,6 +160,7 @@ class Served:
     fatal: bool
     undefined: bool
     refused: str = ""  # why it was not begun
+    touched: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.uint64))  # as engine.Past.touched has it
 
 
 class Device(Protocol):
@@ -173,10 +177,14 @@ class Device(Protocol):
     def describe(self, kernel: str) -> KernelDescription | None: ...
 
     def launch(
-        self, configuration: Configuration, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+        self,
+        configuration: Configuration,
+        printed: Callable[[str], None],
+        where: Callable[[], tuple[str, int, str]],
+        tells: bool = False,
     ) -> Served:
         """Run it; `printed` takes what the kernel prints, as it runs; `where` asks for file, line and function of the
-        learner's code that launched it."""
+        learner's code that launched it; `tells`: whether the result shall say what it touched."""
         ...
 
     def symbol(self, name: str) -> tuple[int, int] | None:
@@ -434,6 +442,7 @@ class Host:
         sizes = reader.take("9I")
         cooperative, early, shared = reader.take("IIQ")
         kernel, params = reader.text(), reader.data()
+        (tells,) = reader.take("I")
         served = self.device.launch(
             Configuration(
                 kernel,
@@ -447,11 +456,13 @@ class Host:
             ),
             self._print,
             self._where,
+            bool(tells),
         )
         self._heard = time.monotonic()
         if served.refused:
             self._refuse(served.code, served.refused)
-        return struct.pack("=IiII", 0, served.code, served.fatal, served.undefined)
+        head = struct.pack("=IiIII", 0, served.code, served.fatal, served.undefined, len(served.touched))
+        return head + served.touched.tobytes()
 
     def _allocate(self, reader: _Reader) -> bytes:
         size, kind = reader.take("QQ")
@@ -596,6 +607,29 @@ class Host:
         self.device.found(HostFinding(kind, message, *self._locate(reader.offsets())))
         return b""
 
+    def _unordered(self, reader: _Reader) -> bytes:
+        """Work in one stream, or host code (no name), touches what earlier work of another stream may still use."""
+        address, earlier_writes, writes = reader.take("QII")
+        before, now = reader.text(), reader.text()
+        there, here = self._locate(reader.offsets()), reader.offsets()
+        place = f" ({Path(there[0]).name}:{there[1]})" if there[1] else ""
+        what = self.device.arena.describe(address)
+        if now:
+            help_ = "cudaEventRecord behind it and cudaStreamWaitEvent in this stream, or a synchronisation, is missing"
+            said = (
+                f"{now} {'writes' if writes else 'reads'} {what}, which {before}{place} "
+                f"{'writes' if earlier_writes else 'reads'} in another stream and may still be at: {help_}"
+            )
+            self.device.found(HostFinding("race between streams", said, *self._locate(here)))
+        elif not self.device.meets_host:
+            said = (
+                f"{what}, which {before}{place} may still {'write' if earlier_writes else 'read'}: "
+                "cudaStreamSynchronize, or cudaEventSynchronize of an event behind it, is missing"
+            )
+            place_here = locate_fault(self.so, here, self.device.stubs)
+            self.device.found(HostFinding("pinned memory too early", said, *place_here))
+        return b""
+
     def _found(self, kind: str, message: str) -> None:
         self.device.found(HostFinding(kind, message))
 
@@ -653,6 +687,7 @@ _ANSWERS: Mapping[Request, Callable[[Host, _Reader], bytes]] = {
     Request.REMARK: Host._remark,
     Request.MODULE: Host._module,
     Request.MOVED: Host._moved,
+    Request.UNORDERED: Host._unordered,
 }  # DONE answers what is said while a kernel runs
 _layout = lru_cache(struct.Struct)
 
