@@ -128,9 +128,9 @@ Marked range(const char *call, const void *at, size_t bytes) {
 // the host has waited for it; so it has if pageable memory of the host was the target.
 void note_copy(const char *call, uint64_t target, uint64_t source, size_t bytes, bool fills = false) {
   if (!working) {
-    const Working now(legacy);
+    const Working now(legacy());
     note_copy(call, target, source, bytes, fills);
-    return waited(legacy.clock);
+    return waited(legacy().clock);
   }
   std::vector<Range> ranges;
   if (source) ranges.push_back({source, source + bytes, READS});

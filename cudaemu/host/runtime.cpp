@@ -220,7 +220,7 @@ void call_launcher() {
     }
     if (!takes_stream) given = nullptr;
     const int status = emulator_call_launcher(addresses.data());
-    waited(everything);  // the caller does
+    waited(everything());  // the caller does
     Packet result;
     result.add(int32_t(status)).text(cudaGetErrorString(cudaError_t(status))).text("");
     answer = ask(Request::RESULT, result);
@@ -519,14 +519,14 @@ cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = cudaDeviceMapH
 cudaError_t cudaDeviceSynchronize() {
   CALL(cudaDeviceSynchronize);
   if (!captures().empty()) return forbidden_in_capture("cudaDeviceSynchronize");
-  return synchronised(everything);
+  return synchronised(everything());
 }
 
 cudaError_t cudaDeviceReset() {
   CALL(cudaDeviceReset);
   sticky = false;
   last_error = cudaSuccess;
-  return synchronised(everything);
+  return synchronised(everything());
 }
 
 // Values that are set are returned again, and change nothing: the engine's stack and heap have fixed sizes.
@@ -861,7 +861,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (!streams().erase(reinterpret_cast<Stream *>(stream)))
     return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy: the stream does not exist (or no longer)");
   Stream *const gone = reinterpret_cast<Stream *>(stream);
-  if (is_blocking(*gone)) join(legacy.clock, gone->clock);
+  if (is_blocking(*gone)) join(legacy().clock, gone->clock);
   delete gone;
   return cudaSuccess;
 }
@@ -996,7 +996,7 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
 cudaError_t cudaFree(void *address) {
   CALL(cudaFree);
   if (const cudaError_t unsafe = address ? unsafe_in_capture("cudaFree") : cudaSuccess) return unsafe;
-  waited(everything);
+  waited(everything());
   return release(address, false, "cudaFree");
 }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
@@ -1008,7 +1008,7 @@ cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
 cudaError_t cudaFreeHost(void *address) {
   CALL(cudaFreeHost);
   if (const cudaError_t unsafe = address ? unsafe_in_capture("cudaFreeHost") : cudaSuccess) return unsafe;
-  waited(everything);
+  waited(everything());
   return release(address, true, "cudaFreeHost");
 }
 

@@ -27,8 +27,18 @@ struct Item {  // of work that the host has not waited for
   bool is_copy;               // host code must not touch what it uses
 };
 
-Clock host_knows, everything;  // what the host has waited for; all work there is
-Stream legacy{0, 0, 0, {}};
+auto &host_knows() {  // what the host has waited for
+  static auto &all = *new Clock;
+  return all;
+}
+auto &everything() {  // all work there is
+  static auto &all = *new Clock;
+  return all;
+}
+Stream &legacy() {
+  static auto &all = *new Stream{0, 0, 0, {}};
+  return all;
+}
 bool several = false;                    // streams whose work may overlap: launches then say what they touched
 thread_local Stream *working = nullptr;  // the stream whose work is done now
 thread_local uint64_t working_since = 0;
@@ -49,20 +59,20 @@ bool over(const Item &item, const Clock &clock) {
 bool is_legacy(cudaStream_t stream) { return !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread; }
 Stream &stream_of(cudaStream_t stream) {
   Stream *const found = reinterpret_cast<Stream *>(stream);
-  return is_legacy(stream) || !streams().count(found) ? legacy : *found;
+  return is_legacy(stream) || !streams().count(found) ? legacy() : *found;
 }
 bool is_blocking(const Stream &stream) { return !(stream.flags & cudaStreamNonBlocking); }
 
 // What a stream's next work begins after.
 const Clock &latest(Stream &stream) {
-  join(stream.clock, host_knows);
-  if (&stream != &legacy) {
-    if (is_blocking(stream)) join(stream.clock, legacy.clock);
+  join(stream.clock, host_knows());
+  if (&stream != &legacy()) {
+    if (is_blocking(stream)) join(stream.clock, legacy().clock);
     return stream.clock;
   }
   for (const Stream *each : streams())
-    if (is_blocking(*each)) join(legacy.clock, each->clock);
-  return legacy.clock;
+    if (is_blocking(*each)) join(legacy().clock, each->clock);
+  return legacy().clock;
 }
 
 // Work of a stream, from here to the end of the block.
@@ -73,7 +83,7 @@ struct Working {
     std::lock_guard lock(guard);
     latest(stream);
     working = &stream;
-    working_since = everything[stream.id] = ++stream.clock[stream.id];
+    working_since = everything()[stream.id] = ++stream.clock[stream.id];
   }
   ~Working() { working = outer, working_since = outer_since; }
 };
@@ -120,8 +130,8 @@ void forget(F which) {
 // The host has waited for this.
 void waited(const Clock &clock) {
   std::lock_guard lock(guard);
-  join(host_knows, clock);
-  if (!items().empty()) forget([](const Item &item) { return over(item, host_knows); });
+  join(host_knows(), clock);
+  if (!items().empty()) forget([](const Item &item) { return over(item, host_knows()); });
 }
 
 void report_unordered(const Item &earlier, uint64_t address, bool earlier_writes, const std::string &what, bool writes,
