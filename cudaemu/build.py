@@ -132,8 +132,8 @@ def compile_host(
                     job.result()
         except UserError as error:
             # Without the list of what a unit reads nothing would tell that its failure is mended.
-            units = ["", *(number for number, _ in compiled)]
-            if not all((out / f"read{unit}.d").exists() for unit in units):
+            lists = [out / "read.d", *(out / f"read{number}.d" for number, _ in compiled)]
+            if not all(each.exists() for each in lists):
                 for depfile in out.glob("*.d"):
                     depfile.unlink()
             said = _explained(_of_ptxas(error, out), source, call, nvcc)

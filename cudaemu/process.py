@@ -268,6 +268,8 @@ class Host:
         self._open = True  # the channel
         self._heard, self._known_calls = 0.0, 0
         self._callers: dict[int, Sequence[int]] = {}  # of an allocation, by its address: where it was made
+        self._allocating: dict[tuple[int, ...], None] = {}  # all places where one was made, in their order
+        self._freeing: dict[int, Sequence[int]] = {}  # of what is freed, by its address: where that was
 
     def run(self) -> Ended:
         """Run the host code to its end, serving its requests. An exception in a request ends it and is raised here."""
@@ -474,6 +476,7 @@ class Host:
             free = self.device.arena.available()
             self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free", offsets)
             return struct.pack("=Q", 0)
+        self._allocating[offsets] = None
         made.mapped = kind != 0
         made.called = lambda: self._name_of(made.name, offsets)
         self._callers[made.base] = offsets
@@ -484,8 +487,19 @@ class Host:
         file, line, _ = self._locate(offsets)
         if not line:
             return name
-        given = _given(_source_line(file, line))
+        names = _given(_source_line(file, line))
+        given = names[0] if len(names) == 1 else self._given_there(names, file, line, offsets)
         return f"{given} ({name}, line {line})" if given else f"{name} (line {line})"
+
+    def _given_there(self, names: list[str], file: str, line: int, offsets: Sequence[int]) -> str:
+        """Of the pointers that one line gives to calls, that of one call; nothing if it is not sure which that is."""
+        here = [made for made in self._allocating if self._locate(made)[:2] == (file, line)]
+        calls = list(dict.fromkeys(map(self._own_frame, here)))  # in the order in which they were first made
+        return names[calls.index(self._own_frame(offsets))] if len(calls) == len(names) else ""
+
+    def _own_frame(self, offsets: Sequence[int]) -> int:
+        """The innermost place in the user's code."""
+        return next((offset for offset in offsets if self._locate((offset,))[1]), 0)
 
     def find_leaks(self) -> None:
         """Report the memory that the host code allocated and did not free, now that it has ended."""
@@ -498,12 +512,19 @@ class Host:
 
     def _release(self, reader: _Reader) -> bytes:
         (address,) = reader.take("Q")
-        arena = self.device.arena
+        arena, here = self.device.arena, reader.offsets()
         found = next((a for a in arena.allocations if a.base == address and not a.variable and a.array is None), None)
+        if found is None and (freed := next((a for a in arena.freed if a.base == address), None)):
+            file, line, _ = self._locate(self._freeing.get(address, ()))
+            name = freed.describe(address).removesuffix(" + 0 bytes")
+            why = f"{name} was freed before" + (f", at {Path(file).name}:{line}" if line else "")
+            self.device.found(HostFinding("double free", why, *self._locate(here)))
+            return struct.pack("=i", INVALID_VALUE) + f"cudaFree: {why}".encode()
         if found is None:
             why = f"cudaFree: {arena.describe(address)} is not the start of an allocation"
             return struct.pack("=i", INVALID_VALUE) + why.encode()
         arena.free(found)
+        self._freeing[address] = here
         self.device.written_by_host(address, found.size)  # the next owner starts afresh
         return struct.pack("=i", SUCCESS)
 
@@ -789,7 +810,7 @@ def _places(so: Path, offsets: tuple[int, ...]) -> Iterator[tuple[str, int, str]
         said = toolchain.run(["addr2line", "-e", so, "-i", "-f", "-C", *map(hex, offsets)]) if offsets else ""
     lines = said.splitlines()
     for function, place in zip(lines[::2], lines[1::2]):
-        file, _, line = place.partition(" ")[0].rpartition(":")
+        file, _, line = re.sub(r" \(discriminator \d+\)$", "", place).rpartition(":")
         yield file, int(line) if line.isdigit() else 0, function
 
 
@@ -825,14 +846,16 @@ def _source_line(file: str, line: int) -> str:
     return linecache.getline(file, line).strip()
 
 
-def _given(line: str) -> str:
-    """The pointer that a line gives to an allocating function: "d_in" of `cudaMalloc((void **)&d_in, bytes);`."""
-    code = cpp.code(line)
-    if found := re.search(r"(?:Malloc\w*|HostAlloc)\s*\(", code):
+def _given(line: str) -> list[str]:
+    """The pointers that a line gives to allocating functions: "d_in" of `cudaMalloc((void **)&d_in, bytes);`. Nothing
+    of a line with several that are perhaps not all executed, in the order in which they stand there."""
+    code, names = cpp.code(line), []
+    for found in re.finditer(r"(?:Malloc\w*|HostAlloc)\s*\(", code):
         first = (cpp.arguments(code, found.end() - 1) or [""])[0]
-        if given := re.search(r"&\s*([\w.\[\]>-]+)\)?$", first):
-            return given[1]
-    return ""
+        given = re.search(r"&\s*([\w.\[\]>-]+)\)?$", first)
+        names.append(given[1] if given else "")
+    in_doubt = re.search(r"\b(if|else|for|while|case|return)\b|\?|&&|\|\||\{", code)
+    return names if len(names) == 1 or not in_doubt else []
 
 
 def _signal_name(number: int) -> str:

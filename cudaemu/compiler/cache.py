@@ -54,7 +54,7 @@ def folder() -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
         reason = getattr(error, "strerror", None) or error
-        raise _unusable(asked or "the user's cache folder", reason) from error
+        raise _unusable(asked or "in the user's cache folder", reason) from error
     return path
 
 

@@ -156,11 +156,18 @@ def _listing(cubin: Path, name: str, *flags: str) -> str:
     return (cache.get("listing", [*key, *flags], build) / "listing").read_text(encoding="utf-8")
 
 
-def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequence[str] = ()) -> Path:
+def compile_cxx(
+    source: Path,
+    flags: Sequence[str],
+    product: str,
+    after: Sequence[str] = (),
+    building: Callable[[], None] | None = None,
+) -> Path:
     """Compile one C++ source with the host compiler; the path of the product (a file name) in the cache.
 
     `flags` go before the source, `after` goes after it, where the libraries belong; -march=native becomes what this
-    compiler has for that. UserError with the compiler's own message if it does not compile."""
+    compiler has for that. `building` is called if it is compiled now.
+    UserError with the compiler's own message if it does not compile."""
     cxx = find_cxx()
     key: list[object] = [source]
     if "-march=native" in flags:
@@ -169,6 +176,8 @@ def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequenc
         key.append(processor)  # the cache may be shared by machines with different ones
 
     def build(out: Path) -> None:
+        if building is not None:
+            building()
         run([cxx, *flags, "-MD", "-MF", out / "read.d", source, *after, "-o", out / product])
 
     key += [*identity(cxx), *flags, *after, product]
@@ -186,7 +195,7 @@ def identity(cxx: str, nvcc: Nvcc | None = None) -> list[str]:
 
 
 def _script(path: str | Path) -> str:
-    """A hash of a small file, such as a script that calls a compiler with options of its own; the size of a large one."""
+    """A hash of a small file, such as a script that calls a compiler with options of its own; else its size."""
     size = _size(Path(path))
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if 0 < size < SCRIPT else str(size)
 

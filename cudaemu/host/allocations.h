@@ -41,7 +41,8 @@ cudaError_t release(void *address, bool pinned, const char *call) {
   const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
   if (!right) return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
   if (const auto block = blocks().find(at); block != blocks().end()) forget_memory(at, block->second);
-  Answer answer = ask(Request::RELEASE, Packet().add(at));
+  const Packet place = where(nullptr);
+  Answer answer = ask(Request::RELEASE, Packet().add(at).bytes(place.data().data(), place.data().size()));
   const auto error = cudaError_t(answer.take<int32_t>());
   if (error) explain(error, answer.rest());
   std::lock_guard lock(guard);

@@ -21,6 +21,7 @@ __global__ void await_flag(int *data, int *flag, int *out) {
   __threadfence();
   *out = *data;
 }
+constexpr auto D2H = cudaMemcpyDeviceToHost;
 constexpr int N = 32, BYTES = N * sizeof(int), MANY = 8192;
 int seen;
 void CUDART_CB look(void *p) { seen = *static_cast<int *>(p); }
@@ -50,14 +51,20 @@ int main(int, char **argv) {
     case 4: fill<<<1, N, 0, free_running>>>(d, 7); cudaMemcpy(pageable, d, BYTES, cudaMemcpyDeviceToHost); break;
     case 5: to_host(a); cudaEventRecord(event, b); cudaEventSynchronize(event); seen = h[5]; break;
     case 6: add<<<1, N, 0, a>>>(d, e); fill<<<1, N, 0, b>>>(d, 7); break;
-    case 7: cudaMemcpyAsync(big, big_d, MANY, cudaMemcpyDeviceToHost, a); cudaStreamSynchronize(b); seen = big[9]; break;
+    case 7: cudaMemcpyAsync(big, big_d, MANY, D2H, a); cudaStreamSynchronize(b); seen = big[9]; break;
     case 8:
-      cudaEventRecord(event, a); fill<<<1, N, 0, a>>>(d, 7); cudaStreamWaitEvent(b, event, 0); add<<<1, N, 0, b>>>(d, e);
+      cudaEventRecord(event, a);
+      fill<<<1, N, 0, a>>>(d, 7);
+      cudaStreamWaitEvent(b, event, 0);
+      add<<<1, N, 0, b>>>(d, e);
       break;
 
-    case 20: fill<<<1, N, 0, a>>>(d, 7); add<<<1, N, 0, a>>>(d, e); to_host(a); cudaStreamSynchronize(a); seen = h[5]; break;
+    case 20: fill<<<1, N, 0, a>>>(d, 7); to_host(a); cudaStreamSynchronize(a); seen = h[5]; break;
     case 21:
-      fill<<<1, N, 0, a>>>(d, 7); cudaEventRecord(event, a); cudaStreamWaitEvent(b, event, 0); add<<<1, N, 0, b>>>(d, e);
+      fill<<<1, N, 0, a>>>(d, 7);
+      cudaEventRecord(event, a);
+      cudaStreamWaitEvent(b, event, 0);
+      add<<<1, N, 0, b>>>(d, e);
       break;
     case 22: fill<<<1, N, 0, a>>>(d, 7); cudaStreamSynchronize(a); add<<<1, N, 0, b>>>(d, e); break;
     case 23: fill<<<1, N, 0, a>>>(d, 7); add<<<1, N>>>(d, e); fill<<<1, N, 0, b>>>(e, 1); break;
@@ -110,7 +117,10 @@ STREAMS, HOST = "race between streams", "pinned memory too early"
 FOUND = {  # case -> kind, what is said
     0: (STREAMS, r"add reads d .* which fill \(.*:\d+\) writes in another stream.*cudaStreamWaitEvent"),
     1: (STREAMS, r"cudaMemcpyAsync reads d .* which fill \(.*\) writes"),
-    2: (HOST, r"h \(cudaMallocHost \d, line \d+\) \+ 20 bytes, which cudaMemcpyAsync \(.*\) may still write.*Synchronize"),
+    2: (
+        HOST,
+        r"h \(cudaMallocHost \d, line \d+\) \+ 20 bytes, which cudaMemcpyAsync \(.*\) may still write.*Sync",
+    ),
     3: (HOST, r"h .*which cudaMemcpyAsync \(.*\) may still read"),
     4: (STREAMS, r"cudaMemcpy reads d .* which fill \(.*\) writes"),
     5: (HOST, "may still write"),

@@ -293,7 +293,8 @@ def test_folders_are_found_among_flags_and_in_the_environment(bare, tmp_path):
     a, b, c, d, e, f, g, h = map(str, folders)
     bare.setenv("CPATH", f"/nowhere:{f}")
     bare.setenv("NVCC_APPEND_FLAGS", f"-O2 -I{g}")
-    flags = [f"-I{a}", "-I", b, "-isystem", c, f"--include-path={d}", f"-Xcompiler=-iquote,{e}", "-I", "relative", f"-L{h}"]
+    flags = [f"-I{a}", "-I", b, "-isystem", c, f"--include-path={d}", f"-Xcompiler=-iquote,{e}", "-I", "relative"]
+    flags.append(f"-L{h}")
     assert toolchain.search_folders(flags) == folders
 
 
