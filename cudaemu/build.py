@@ -134,8 +134,8 @@ def compile_host(
             # Without the list of what a unit reads nothing would tell that its failure is mended.
             lists = [out / "read.d", *(out / f"read{number}.d" for number, _ in compiled)]
             if not all(each.exists() for each in lists):
-                for depfile in out.glob("*.d"):
-                    depfile.unlink()
+                for each in out.glob("*.d"):
+                    each.unlink()
             said = _explained(_of_ptxas(error, out), source, call, nvcc)
             if is_extension and "does not export" not in str(said):
                 said = type(said)(extension.explain(str(said), texts[0]))

@@ -262,7 +262,8 @@ class Past:
         No rows if these are more than MOST_RANGES."""
         rows = np.empty((MOST_RANGES, 3), np.uint64)
         count: int = self.module.vm.vm_touched(self.handle, rows.ctypes.data, len(rows))
-        return rows[:count].copy()
+        found: np.ndarray = rows[:count].copy()
+        return found
 
     def __del__(self) -> None:
         self.module.vm.vm_free_launch(self.handle)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import cudaemu
+from cudaemu import build, errors
+from cudaemu.compiler import toolchain
 
+ROOT = Path(cudaemu.__file__).parents[1]
 PROGRAM = r"""
 #include <cuda_runtime.h>
 #define CHECK(call) do { if (call) return 9; } while (0)
@@ -54,3 +62,33 @@ def test_what_is_freed_twice_says_where_it_was_freed(tmp_path):
     (finding,) = report.findings
     assert report.status == 0 and (finding.kind, finding.line) == ("double free", 7)
     assert finding.message == "p (cudaMalloc 1, line 5) was freed before, at twice.cu:6"
+
+
+def test_a_program_with_cuda_errors_does_not_end_like_a_success(tmp_path):
+    path = tmp_path / "refused.cu"
+    path.write_text("#include <cuda_runtime.h>\nint main() { cudaFree((void *)8); }\n")
+    said = subprocess.run([sys.executable, "-m", "cudaemu", path], capture_output=True, text=True, cwd=ROOT).stderr
+    assert "0 launches, no findings, 1 CUDA error," in said
+
+
+def test_what_a_user_can_mend_is_a_user_error(tmp_path):
+    library = cudaemu.load('extern "C" cudaError_t f(int *p) { return cudaSuccess; }\n')
+    for call in (
+        lambda: library.call("f", np.zeros(8, np.int32)[::2]),
+        lambda: library.call("f", np.zeros(8, np.int32), names=["a", "b"]),
+        lambda: cudaemu.load(""),
+    ):
+        with pytest.raises(errors.UserError, match="must"):
+            call()
+
+
+def test_a_folder_of_headers_that_is_not_there_is_left_out(tmp_path):
+    assert build._folders([tmp_path, tmp_path / "nowhere"]) == [tmp_path]
+
+
+def test_what_is_compiled_is_announced_only_then(tmp_path):
+    (tmp_path / "x.cpp").write_text(f"int f() {{ return {tmp_path.stat().st_ino}; }}\n")
+    said = []
+    for _ in range(2):
+        toolchain.compile_cxx(tmp_path / "x.cpp", ["-c"], "x.o", building=lambda: said.append("building"))
+    assert said == ["building"]
