@@ -158,6 +158,11 @@ def compile_host(
                 for job in jobs:
                     job.result()
         except UserError as error:
+            # Without the list of what a unit reads nothing would tell that its failure is mended.
+            lists = [out / "read.d", *(out / f"read{number}.d" for number, _ in compiled)]
+            if not all(each.exists() for each in lists):
+                for each in out.glob("*.d"):
+                    each.unlink()
             said = _explained(_of_ptxas(error, out), source, call, nvcc)
             if is_extension and "does not export" not in str(said):
                 said = type(said)(extension.explain(str(said), texts[0]))
@@ -183,12 +188,13 @@ def compile_host(
             if not re.fullmatch(r"kernel\.(so|ptx)|part\d+\.ptx|.*\.d", path.name):
                 path.unlink()
 
-    option_files = [Path(flag).read_bytes() for flag in flags if os.path.isfile(flag)]  # --options-file FILE
     given = [file for file in more if file.suffix in LINKED]
-    key = [source, *more, *wrapper, *toolchain.identity(cxx, nvcc), runtime, *options, *libraries, *option_files]
+    key = [source, *more, *wrapper, *toolchain.identity(cxx, nvcc), runtime, *options, *libraries]
+    key += toolchain.option_files(flags)
     if more or relocatable:
         key += [_REGISTER, LINKER.read_text()]
-    out = cache.get("kernel", key, build, toolchain.search_folders(flags) + folders)
+    named = [f"lib{flag[2:]}.{kind}" for flag in libraries if flag.startswith("-l") for kind in ("so", "a")]
+    out = cache.get("kernel", key, build, toolchain.search_folders(flags) + folders, named)
     parts = [path.read_text(errors="replace") for path in sorted(out.glob("part*.ptx"))]
     made = out / "kernel.so", _ptx(out), source, arch, nvcc, dict(defines or {}), is_extension
     return Build(*made, parts, relocatable)
@@ -227,10 +233,9 @@ def _registration(objects: Sequence[object], cxx: str, out: Path) -> str:
 
 
 def _folders(include: Sequence[Path | str]) -> list[Path]:
-    folders = [Path(folder).expanduser().resolve() for folder in include]
+    """The folders of headers; those that are not there are left out, as compilers do."""
+    folders = [folder for each in include if (folder := Path(each).expanduser().resolve()).is_dir()]
     for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"the include folder {folder} does not exist")
         if "," in str(folder):
             raise UserError(
                 f"an include folder must have no comma in its name, as nvcc splits its arguments there, got {folder}"

@@ -194,7 +194,7 @@ def _check_names(names: Sequence[str] | None, args: Sequence[Any], outputs: Sequ
     if names is not None:
         check_words("names", names, "a list of names, one for each argument")
     if names is not None and len(names) != len(args):
-        raise ValueError(f"names must have one name for each of the {len(args)} arguments, got {len(names)}")
+        raise UserError(f"names must have one name for each of the {len(args)} arguments, got {len(names)}")
 
 
 def _outcome(ended: Ended) -> tuple[int, str, str]:

@@ -412,17 +412,17 @@ def _bytes(address: int, size: int) -> np.ndarray:
 
 
 def _check_place(name: str, array: Array) -> None:
-    """ValueError if an array or a tensor cannot be accessed as plain bytes."""
+    """UserError if an array or a tensor cannot be accessed as plain bytes."""
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous:
-            raise ValueError(f"{name} must be a contiguous array")
+            raise UserError(f"{name} must be a contiguous array")
         return
     import torch
 
     if array.is_nested or array.layout != torch.strided:
         raise UserError(f"{name} must be a dense tensor, got {'a nested one' if array.is_nested else array.layout}")
     if array.device.type != "cpu" or not array.is_contiguous():
-        raise ValueError(f"{name} must be a contiguous tensor on the CPU")
+        raise UserError(f"{name} must be a contiguous tensor on the CPU")
     if array.is_neg() or array.is_conj():
         raise UserError(f"{name} must have its values in memory, got a lazy view: pass a clone()")
     if array.requires_grad and torch.is_grad_enabled():

@@ -208,7 +208,11 @@ class Session(Device):
         )
 
     def launch(
-        self, configuration: Configuration, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+        self,
+        configuration: Configuration,
+        printed: Callable[[str], None],
+        where: Callable[[], tuple[str, int, str]],
+        tells: bool = False,
     ) -> Served:
         before, self.before = self.before if configuration.early else None, None
         self.asked += 1
@@ -216,7 +220,7 @@ class Session(Device):
             name = readable(configuration.kernel)
             return Served(*REFUSED, refused=f"{name}: launch {self.asked} is refused, as asked for")
         # From this compute capability on, the next launch may be one that begins early.
-        keep = self.settings.sanitize and Arch(9, 0).runs_on(self.gpu.arch)
+        keep = self.settings.sanitize and (tells or Arch(9, 0).runs_on(self.gpu.arch))
         module, kernel = self._module(configuration.kernel, "kernel")
         if kernel != configuration.kernel:
             configuration = replace(configuration, kernel=kernel)
@@ -227,7 +231,8 @@ class Session(Device):
             self._look()
         self.before = result.past
         self._latest = module.kernel(kernel)
-        return Served(result.code, result.code != 0, bool(self.module.undefined))
+        served = Served(result.code, result.code != 0, bool(self.module.undefined))
+        return replace(served, touched=result.past.touched()) if tells and result.past else served
 
     @property
     def meets_host(self) -> bool:  # fences and atomics of system scope are made for it
