@@ -166,7 +166,7 @@ def compile_host(
             said = _explained(_of_ptxas(error, out), source, call, nvcc)
             if is_extension and "does not export" not in str(said):
                 said = type(said)(extension.explain(str(said), texts[0]))
-            raise said from error
+            raise type(said)(_cut(str(said))) from error
         script = "-Wl,--version-script=hide,-z,defs"
         try:
             objects = ["kernel.o", *(f"{number}.o" for number, _ in compiled), *given]
@@ -281,6 +281,15 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
         "--cudart=none",
     ]
     return [*level, *lines, *standard, *target, *toolchain.define_flags(defines), *includes, *own]
+
+
+LONGEST = 400  # characters of a line of an error: those of macros are the whole expanded function
+
+
+def _cut(said: str) -> str:
+    """Messages of compilers without the ends of very long lines, and the marks below these."""
+    lines = [line for line in said.splitlines() if len(line) <= LONGEST or line.strip() != "^"]
+    return "\n".join(line if len(line) <= LONGEST else f"{line[:LONGEST]} ..." for line in lines)
 
 
 def _not_exported(source: Path, call: str) -> UserError:

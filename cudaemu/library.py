@@ -125,6 +125,8 @@ class Library:
         symbols = _entries(build.ptx)
         found = [symbol for symbol in symbols if wanted in _spellings(symbol)]
         if not found and "<" in kernel:  # a template that nothing in the source launches so
+            if re.search(r"[;\n]", kernel):
+                raise UserError(f"kernel must be the name of a kernel, got {kernel!r}")
             try:
                 build = self._build(instances=(kernel,))
             except UserError as error:

@@ -77,6 +77,7 @@ def test_what_a_user_can_mend_is_a_user_error(tmp_path):
         lambda: library.call("f", np.zeros(8, np.int32)[::2]),
         lambda: library.call("f", np.zeros(8, np.int32), names=["a", "b"]),
         lambda: cudaemu.load(""),
+        lambda: library.launch("f<1>; int main() {}", 1, 1),
     ):
         with pytest.raises(errors.UserError, match="must"):
             call()
@@ -92,3 +93,10 @@ def test_what_is_compiled_is_announced_only_then(tmp_path):
     for _ in range(2):
         toolchain.compile_cxx(tmp_path / "x.cpp", ["-c"], "x.o", building=lambda: said.append("building"))
     assert said == ["building"]
+
+
+def test_errors_in_long_macros_are_short(tmp_path):
+    (tmp_path / "m.cu").write_text("#define M " + "{ int a = 0; } " * 200 + "nothing = 1;\nvoid f() { M }\n")
+    with pytest.raises(errors.UserError) as error:
+        cudaemu.load(tmp_path / "m.cu").launch("k", 1, 1)
+    assert "nothing" in str(error.value) and max(map(len, str(error.value).splitlines())) < 500
