@@ -23,7 +23,7 @@ HEADER = [name for name in engine.core.Header._fields if name != "stack"]
         ("ELEMENTS", {**engine.ELEMENTS, "e3m2": 11}, "Element.E3M2"),
         ("TRACE", np.dtype([(name, "u8") for name in engine.TRACE.names]), "TraceRow, TraceRow.addr"),
         ("COUNTERS", np.dtype([(name, "u8") for name in reversed(engine.COUNTERS.names)]), "Counters.bytes"),
-        ("_Spec", type("_Spec", (ctypes.Structure,), {"_fields_": FIELDS}), "LaunchSpec, .*LaunchSpec.kept"),
+        ("_Spec", type("_Spec", (ctypes.Structure,), {"_fields_": FIELDS}), "(LaunchSpec, )?.*LaunchSpec.kept"),
         ("core.Header", namedtuple("Header", HEADER), "ProgramHeader, .*ProgramHeader.registers, ProgramHeader.stack"),
     ],
 )
