@@ -8,7 +8,6 @@ NaNs, and its bytes count as never written until a kernel or an operation of tor
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -20,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from cudaemu.hardware import Gpu
-from cudaemu.memory import POISON, total_memory, available_memory
+from cudaemu.memory import POISON, available_memory, total_memory
 
 _EMPTY = {
     torch.empty,

@@ -79,10 +79,8 @@ class _Activation:
                 return configs
             for number, config in enumerate(configs, 1):
                 if self._fits(tuner, config, kwargs):
-                    said = "first" if number == 1 else f"first that fits, number {number},"
-                    say(
-                        f"cudaemu: {tuner.base_fn.__name__} is run with the {said} of {len(configs)} configurations: {config}"
-                    )
+                    which = f"configuration {number} of {len(configs)}, the first that fits"
+                    say(f"cudaemu: {tuner.base_fn.__name__} is not tuned here, but run in {which}: {config}")
                     return [config]
             return configs
 
