@@ -11,7 +11,7 @@ from cudaemu.kernel import KernelInfo, Place, Region
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
-NOTES = ("same value written", "mbarrier without a fence")  # the kinds of those that are no findings
+NOTES = ("same value written", "mbarrier without a fence", "replicas differ")  # the kinds of those that are no findings
 PASSED_ON = "UNDEFINED_STORE"  # the problem that is a finding only if the host reads what was written
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
 WINDOW_MASK = 0xFF << 56
@@ -305,6 +305,10 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "SAME_VALUE": lambda f, at: (
         f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
         "it writes the value that was there already, which does no harm"
+    ),
+    "REPLICAS_DIFFER": lambda f, at: (
+        f"{f.someone} and this one hold the same element of a tile, and store it to {at.shared(f.address)}, with "
+        "different values: in a sum of products the last bits may depend on the thread; which one stays is not defined"
     ),
     "UNDEFINED_PRODUCT": lambda f, at: _undefined_operand(f),
     "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),

@@ -59,6 +59,7 @@ class Flag(IntEnum):
     DEPENDENT = 262144
     SPECULATED = 524288
     MAY_PAD = 1048576
+    OF_TILE = 2097152
 
 
 class Kind(IntEnum):

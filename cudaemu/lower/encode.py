@@ -355,6 +355,56 @@ def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness, machine: Ma
                 break
 
 
+def _mark_unused_loads(code: list[Lowered], liveness: _Liveness) -> None:
+    """A small tile's elements are held by several threads each; all of them load, one of them stores. Where a load's
+    value comes, within a basic block with nothing that orders threads, to nothing but values of stores with guards,
+    nothing depends on it in a lane that no guard lets store: the sanitizer's note of it waits for the stores."""
+    for block, (begin, end) in enumerate(zip(liveness.bounds, liveness.bounds[1:], strict=False)):
+        alive: set[Register] | None = None
+        for pc in range(begin, end):
+            load = code[pc]
+            if not _is_plain_load(load) or "global" not in load.about.reads or load.flags & Flag.SPECULATED:
+                continue
+            found = _stores_of(code, pc, end)
+            if found is None:
+                continue
+            stores, values = found
+            alive = set(liveness.registers(liveness.live_out[block])) if alive is None else alive
+            if not alive.isdisjoint(values):
+                continue
+            load.flags |= Flag.SPECULATED
+            its_pc = Raw(pc)
+            for store in stores:
+                store.operands = [*store.operands, its_pc]
+                store.others = [*store.others, its_pc]
+
+
+def _stores_of(code: list[Lowered], pc: int, end: int) -> tuple[list[Lowered], set[Register]] | None:
+    """The guarded stores before `end` to which the value of a load comes, and all that comes of it; None if it comes to
+    anything else, or past something that orders threads, or is stored wherever it is loaded."""
+    load = code[pc]
+    values, stores, ordered = set(load.writes), list[Lowered](), False
+    for after in code[pc + 1 : end]:
+        if after.guard in values or after.target in values:
+            return None
+        about = after.about
+        if values.isdisjoint(after.sources):
+            ordered |= about.effect not in PURE and about.effect not in (Effect.LOADS, Effect.STORES, Effect.NOTHING)
+            continue
+        if ordered:
+            return None
+        if about.effect in PURE:
+            values.update(after.writes)
+            continue
+        unguarded = after.guard is None or (after.guard == load.guard and after.negated == load.negated)
+        if about.effect is not Effect.STORES or not about.elements or unguarded or after.flags & Flag.STRONG:
+            return None
+        if after.operands[0] in values:  # the address
+            return None
+        stores.append(after)
+    return (stores, values) if stores else None
+
+
 def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) -> dict[int, set[Register]]:
     """The loads between `begin` and `at` that come to that operand of it and to nothing else in the block, with all
     that comes of them."""
@@ -450,7 +500,7 @@ def _key(constant: Constant) -> tuple[int, int, str]:
     return constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special
 
 
-def encode(lowering: Lowering, wary: bool = False) -> Program:
+def encode(lowering: Lowering, wary: bool = False, tiles: bool = False) -> Program:
     code, machine = lowering.code, lowering.machine
     kinds = {name: machine[name] for name in {lowered.name for lowered in code}}
     effects = {about.effect for about in kinds.values()}
@@ -460,6 +510,8 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
     if not effects.isdisjoint(ATOMIC):
         _mark_tentative_loads(code)
     _mark_dependent_stores(code)
+    for lowered in code if tiles else ():
+        lowered.flags |= Flag.OF_TILE * (lowered.about.effect is Effect.STORES and "shared" in lowered.about.writes)
     if Effect.OVERWRITES in effects:
         _drop_unread_results(code)
     slots = _Slots()
@@ -471,6 +523,8 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
         _mark_speculated_loads(code, liveness, machine)
+        if tiles:
+            _mark_unused_loads(code, liveness)
         if Effect.MULTIPLIES_LATER in effects:  # in the background: no other register has the slot of one of these
             for register in _multiplied(code[unit.begin : unit.end]):
                 liveness.ranges[register] = [unit.begin, unit.end]

@@ -273,7 +273,7 @@ class Launcher:
             )
         flat = [(self.names[at], kind, value) for at, kind, value in _flat(self.positions, self.expanded, args)]
         flat += [("the scratch memory", "*i8", scratch), ("the profiler's memory", "*i8", profile)]
-        with loaded(function.ptx) as module:
+        with loaded(function.ptx, tiles=True) as module:
             session = _session(module, device.options)
             enter_memory(session, device.cuda, [(name, value) for name, _, value in flat])
             info = module.module.kernel(function.name)

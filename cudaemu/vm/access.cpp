@@ -306,6 +306,8 @@ static void note_part(Warp &w, const Instr &i, u32 mask, const Access &a, u32 by
 static void note(Warp &w, const Instr &i, const Access &a) {
   if (a.noted == Noted::BY_CALLER) return;
   if (a.noted == Noted::IF_IT_MATTERS) {
+    for (Speculated &earlier : w.speculated)  // in a loop, before any store: its value does not matter any more
+      if (earlier.pc == i.pc) earlier.mask &= ~a.mask;
     Speculated later{i.pc, a.mask, {}};
     for (int lane = 0; lane < LANES; ++lane)
       later.address[lane] = a.address[lane] | (a.space == Space::SHARED ? SHARED_WINDOW : 0);

@@ -203,33 +203,42 @@ static u32 element_of(const Instr &i) { return i.flags & MAY_PAD ? around(i) : S
 // A compiler may move a load above a short-circuit. In a lane where the other predicate decides, the value is not used:
 // there it does not count as read. o of the predicate: its result, two sources, which of them does not come of the
 // loads; pc of each load.
+// The load matters in these lanes: now it counts as read.
+static void settle(Warp &w, Speculated &s, u32 lanes) {
+  Block &b = *w.block;
+  const Instr &load = b.program.code[s.pc];
+  const Shape shape(load.o[2]);
+  const u32 bytes = shape.bytes * shape.count;
+  for (u32 left = s.mask & lanes; left && !b.stopped;) {
+    u64 address[LANES];
+    std::copy(s.address, s.address + LANES, address);
+    Space space;
+    const u32 here = next_space(b, &left, address, &space);
+    if (space == Space::LOCAL) continue;
+    Access a(here, space, address, bytes, bytes, UNCOUNTED, UNTRACED, Noted::READ);
+    a.element = element_of(load);
+    access(w, load, a);
+  }
+}
+
+static void forget_settled(Warp &w) {
+  w.speculated.erase(std::remove_if(w.speculated.begin(), w.speculated.end(), [](auto &s) { return !s.mask; }),
+                     w.speculated.end());
+}
+
 template <bool AND>
 static void settle(Warp &w, const Instr &i, u32 m) {
   const u32 other = w.pred(i.o[1 + i.o[3]]), matters = m & (AND ? other : ~other);
   const u32 result = AND ? w.pred(i.o[1]) & w.pred(i.o[2]) : w.pred(i.o[1]) | w.pred(i.o[2]);
   w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (result & m);
   if (w.mirrored || !w.block->launch.sanitize) return;
-  Block &b = *w.block;
   for (u32 n = 4; n < i.count; ++n)
     for (Speculated &s : w.speculated) {
       if (s.pc != i.o[n] || !(s.mask & m)) continue;
-      const Instr &load = b.program.code[s.pc];
-      const Shape shape(load.o[2]);
-      const u32 bytes = shape.bytes * shape.count;
-      for (u32 left = s.mask & matters; left && !b.stopped;) {
-        u64 address[LANES];
-        std::copy(s.address, s.address + LANES, address);
-        Space space;
-        const u32 here = next_space(b, &left, address, &space);
-        if (space == Space::LOCAL) continue;
-        Access a(here, space, address, bytes, bytes, UNCOUNTED, UNTRACED, Noted::READ);
-        a.element = element_of(load);
-        access(w, load, a);
-      }
+      settle(w, s, matters);
       s.mask &= ~m;
     }
-  w.speculated.erase(std::remove_if(w.speculated.begin(), w.speculated.end(), [](auto &s) { return !s.mask; }),
-                     w.speculated.end());
+  forget_settled(w);
 }
 
 static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
@@ -289,6 +298,13 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
   Block &b = *w.block;
+  if (i.count > 3 + s.count && b.launch.sanitize) {  // the loads that its values come of
+    for (u32 n = 3 + s.count; n < i.count; ++n)
+      for (Speculated &l : w.speculated)
+        if (l.pc == i.o[n]) settle(w, l, mask), l.mask &= ~mask;
+    forget_settled(w);
+    if (b.stopped) return;
+  }
   const Elements elements{s.bytes, s.reg, s.count, s.sign, i.o + 3};
   Access a(mask, space, address, bytes, bytes, IN_FULL, STORE, Noted::BY_CALLER);
   a.elements = &elements;

@@ -53,8 +53,9 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
   X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */ \
   X(DEPENDENT, 262144) /* a SIGNAL whose value comes of loads */ \
-  X(SPECULATED, 524288) /* a load whose value matters only if a SETTLING predicate says so */ \
+  X(SPECULATED, 524288) /* a load whose value matters only if a SETTLING predicate says so, or a store */ \
   X(MAY_PAD, 1048576)  /* a load or a store of a part of a structure, perhaps a gap that nobody writes */ \
+  X(OF_TILE, 2097152)  /* a store of a tile: several threads may hold the same element of a small one */ \
   X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 // clang-format on
 enum Flag : u32 {
@@ -189,7 +190,8 @@ struct Instr {
   X(UNDEFINED_PRINT, "undefined value", 0)                     \
   X(UNDEFINED_STORE, "undefined value", 0)                     \
   X(MBARRIER_NOT_FENCED, "mbarrier without a fence", 0)        \
-  X(SAME_VALUE, "same value written", 0)
+  X(SAME_VALUE, "same value written", 0)                       \
+  X(REPLICAS_DIFFER, "replicas differ", 0)
 enum class Problem : u32 {
 #define X(name, kind, code) name,
   PROBLEMS(X)
@@ -377,7 +379,7 @@ struct Copy {
   u64 source[LANES];
 };
 
-// A load whose sanitizing waits for the predicate that says whether its value matters.
+// A load whose sanitizing waits for what says whether its value matters: a predicate, or a store.
 struct Speculated {
   u32 pc, mask;
   u64 address[LANES];
