@@ -81,9 +81,10 @@ class Utilities:
         }
 
     def load_binary(self, name: str, kernel: bytes, shared: int, _device: int) -> tuple[Loaded, Loaded, int, int, int]:
-        """The module, the function, and what ptxas would say: registers, spills, the most threads of a block."""
+        """The module, the function, and what ptxas would say, which is not asked: registers (the most that there
+        are), spills, the most threads of a block."""
         made = Loaded(name, at_python_lines(kernel.decode()))
-        return made, made, 0, 0, self.gpu.threads_per_block
+        return made, made, self.gpu.registers_per_thread, 0, self.gpu.threads_per_block
 
     def unload_module(self, _module: Loaded) -> None: ...
 
@@ -257,20 +258,14 @@ class Launcher:
         metadata, device = self.metadata, self.device
         ctas = getattr(metadata, "num_ctas", 1)
         blocks = math.prod(grid) * ctas
-        scratch = None
+        scratch = profile = None
         if metadata.global_scratch_size:
-            scratch = _allocation._allocator.get()(
-                blocks * metadata.global_scratch_size, metadata.global_scratch_align, stream
-            )
-        profile = None
+            size, alignment = blocks * metadata.global_scratch_size, metadata.global_scratch_align
+            scratch = _aligned(_allocation._allocator.get(), size, alignment, stream)
         if metadata.profile_scratch_size:
-            size = blocks * metadata.profile_scratch_size
-            align = metadata.profile_scratch_align
-            profile = (
-                _allocation._profile_allocator.get()(size, align, stream)
-                if _allocation.has_profile_allocator()
-                else torch.zeros(size, dtype=torch.int8)
-            )
+            allocate = _allocation._profile_allocator.get() if _allocation.has_profile_allocator() else _zeros
+            size, alignment = blocks * metadata.profile_scratch_size, metadata.profile_scratch_align
+            profile = _aligned(allocate, size, alignment, stream)
         flat = [(self.names[at], kind, value) for at, kind, value in _flat(self.positions, self.expanded, args)]
         flat += [("the scratch memory", "*i8", scratch), ("the profiler's memory", "*i8", profile)]
         with loaded(function.ptx, tiles=True) as module:
@@ -330,6 +325,16 @@ def _session(module: Any, options: Options) -> Session:
         source="the kernel",
         blocks=options.blocks,
     )
+
+
+def _zeros(size: int, _alignment: int, _stream: Any) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.int8)
+
+
+def _aligned(allocate: Callable[[int, int, Any], Any], size: int, alignment: int, stream: Any) -> Any:
+    """Memory of an allocator of the program's, which on a GPU is aligned better than on the CPU."""
+    made = allocate(size + alignment, alignment, stream)
+    return made.reshape(-1).view(torch.int8)[-made.data_ptr() % alignment :][:size]
 
 
 def _positions(signature: Sequence[Any], descriptors: Any) -> list[int]:
