@@ -452,7 +452,9 @@ class Module:
         return self._ptx.functions[name].max_threads
 
     def _build(self, function: ptx.Function, wary: bool = False) -> KernelInfo:
-        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, instructions(), wary, self._tiles)
+        program, params, param_bytes = lower.lower(
+            self._ptx, function, self._addresses, instructions(), wary, self._tiles
+        )
         names = "".join(name + "\n" for name in program.names).encode()
         header = array("I", program.header)
         parts = (program.words, header, program.functions, program.constants, program.tables, program.flows)

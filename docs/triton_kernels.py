@@ -55,7 +55,13 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) ->
 
 def both(kernel: Callable[..., Any], reference: Callable[..., Any], *inputs: Any) -> Pairs:
     """Outputs, and the gradients of all inputs that have one."""
-    copies = [[each.detach().clone().requires_grad_(each.requires_grad) if isinstance(each, torch.Tensor) else each for each in inputs] for _ in range(2)]
+    copies = [
+        [
+            each.detach().clone().requires_grad_(each.requires_grad) if isinstance(each, torch.Tensor) else each
+            for each in inputs
+        ]
+        for _ in range(2)
+    ]
     outs = [_tuple(f(*given)) for f, given in zip((kernel, reference), copies)]
     yield from zip(*outs)
     grads = [torch.randn_like(out) if out.is_floating_point() else None for out in outs[1]]
@@ -126,9 +132,7 @@ def liger_swiglu() -> Pairs:
 
 @case("liger")
 def liger_geglu() -> Pairs:
-    yield from both(
-        liger().liger_geglu, lambda a, b: F.gelu(a, approximate="tanh") * b, leaf(5, 300), leaf(5, 300)
-    )
+    yield from both(liger().liger_geglu, lambda a, b: F.gelu(a, approximate="tanh") * b, leaf(5, 300), leaf(5, 300))
 
 
 @case("liger")
@@ -286,9 +290,7 @@ def fla(name: str) -> Any:
     return getattr(importlib.import_module(f"fla.ops.{module}"), function)
 
 
-def recurrent(
-    q: Any, k: Any, v: Any, g: Any = None, beta: Any = None, scale: float | None = None
-) -> torch.Tensor:
+def recurrent(q: Any, k: Any, v: Any, g: Any = None, beta: Any = None, scale: float | None = None) -> torch.Tensor:
     """Linear attention, step by step: the state S of each head decays by exp(g) (per head, or per row), and gets
     k v; with `beta`, v is replaced by beta (v - what S has for k), the delta rule. Tensors have the shape [batch, time,
     heads, features]."""
@@ -386,9 +388,7 @@ def fla_chunk_delta_rule() -> Pairs:
     def kernel(q: Any, k: Any, v: Any, b: Any) -> Any:
         return fla("delta_rule.chunk_delta_rule")(q, unit(k), v, b.sigmoid())[0]
 
-    yield from both(
-        kernel, lambda q, k, v, b: recurrent(q, unit(k), v, beta=b.sigmoid()), *qkv(), leaf(1, 100, 2)
-    )
+    yield from both(kernel, lambda q, k, v, b: recurrent(q, unit(k), v, beta=b.sigmoid()), *qkv(), leaf(1, 100, 2))
 
 
 @case("fla")
@@ -396,9 +396,7 @@ def fla_fused_recurrent_delta_rule() -> Pairs:
     def kernel(q: Any, k: Any, v: Any, b: Any) -> Any:
         return fla("delta_rule.fused_recurrent_delta_rule")(q, unit(k), v, b.sigmoid())[0]
 
-    yield from both(
-        kernel, lambda q, k, v, b: recurrent(q, unit(k), v, beta=b.sigmoid()), *qkv(64), leaf(1, 64, 2)
-    )
+    yield from both(kernel, lambda q, k, v, b: recurrent(q, unit(k), v, beta=b.sigmoid()), *qkv(64), leaf(1, 64, 2))
 
 
 @case("fla", 2e-2)
@@ -534,7 +532,10 @@ def main() -> int:
                 print(*found, sep="\n")
         failures += bool(told)
         seconds = time.process_time() - start
-        print(f"| {each.package} | {each.name} | {len(device.reports)} | {error:.0e} | {seconds:.0f} s | {told.strip() or 'right'} |", flush=True)
+        print(
+            f"| {each.package} | {each.name} | {len(device.reports)} | {error:.0e} | {seconds:.0f} s | {told.strip() or 'right'} |",
+            flush=True,
+        )
     return failures
 
 

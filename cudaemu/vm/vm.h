@@ -53,9 +53,10 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
   X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */ \
   X(DEPENDENT, 262144) /* a SIGNAL whose value comes of loads */ \
-  X(SPECULATED, 524288) /* a load whose value matters only if a SETTLING predicate says so, or a store */ \
+  X(SPECULATED, 524288) /* a load whose value matters only if something SETTLING says so */ \
   X(MAY_PAD, 1048576)  /* a load or a store of a part of a structure, perhaps a gap that nobody writes */ \
-  X(OF_TILE, 2097152)  /* a store of a tile: several threads may hold the same element of a small one */ \
+  X(OF_TILE, 2097152)  /* of a tile, of which several threads may hold the same element: a store to shared memory, or \
+                          a SPECULATED load, of which each element matters by itself */ \
   X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 // clang-format on
 enum Flag : u32 {
@@ -379,9 +380,9 @@ struct Copy {
   u64 source[LANES];
 };
 
-// A load whose sanitizing waits for what says whether its value matters: a predicate, or a store.
+// A load, or an element of one, whose sanitizing waits for what says whether its value matters.
 struct Speculated {
-  u32 pc, mask;
+  u32 pc, mask, bytes, element;  // element: a bit for each of the load's
   u64 address[LANES];
 };
 
