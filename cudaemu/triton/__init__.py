@@ -59,12 +59,12 @@ class _Activation:
         _forget_kernels()
 
     def stop(self) -> None:
+        _forget_kernels()  # the driver unloads them
         for owner, name, value in reversed(self.before):
             setattr(owner, name, value)
         triton_driver._active = self.driver
         backends["nvidia"] = self.nvidia
         self.device.cuda.stop()
-        _forget_kernels()
 
     def _put(self, owner: Any, name: str, value: Any) -> None:
         self.before.append((owner, name, getattr(owner, name)))
