@@ -176,7 +176,12 @@ def run(name: str, fault: int = 0, unset: bool = False) -> tuple[torch.Tensor, t
         gather[(7,)](hide(rows), index, more, 7, 100, B=128, **options)
         return more, rows[index]
     assert name == "attention"
-    q, k, v, out = torch.randn(70, 32).half(), torch.randn(70, 32).half(), torch.randn(70, 32).half(), torch.zeros(70, 32)
+    q, k, v, out = (
+        torch.randn(70, 32).half(),
+        torch.randn(70, 32).half(),
+        torch.randn(70, 32).half(),
+        torch.zeros(70, 32),
+    )
     attention[(3,)](q, hide(k), v, out, 70, B=32, D=32, **options)
     return out, (q.float() @ k.float().T).softmax(-1) @ v.float()
 
