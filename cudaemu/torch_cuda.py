@@ -29,7 +29,7 @@ _EMPTY = {
     torch.Tensor.new_empty,
     torch.Tensor.new_empty_strided,
 }
-_OUTSIDE = {torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data.__get__}
+_OUTSIDE = {torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
 _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 CPU = torch.device("cpu")
 _ALL_WRITTEN = np.empty(0, np.uint8)
@@ -130,7 +130,7 @@ class _Calls(TorchFunctionMode):
         if plain and tensor.untyped_storage().nbytes():
             storage = tensor.untyped_storage()
             with torch.no_grad():
-                torch.empty(0, dtype=torch.uint8).set_(storage).fill_(POISON)  # type: ignore[call-overload]
+                torch.empty(0, dtype=torch.uint8).set_(storage).fill_(POISON)
             self.storages.is_new(tensor)
 
 
@@ -265,11 +265,11 @@ class Cuda:
         for name, value in answers(self.gpu).items():
             self._put(torch.cuda, name, value)
         # `Tensor.backward` is a call that the mode sees, and within a call there is no mode.
-        self._put(torch.autograd, "_engine_run_backward", self._seen(torch.autograd._engine_run_backward))
-        self._mode.__enter__()
+        self._put(torch.autograd, "_engine_run_backward", self._seen(torch.autograd.graph._engine_run_backward))
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        self._mode.__exit__(None, None, None)
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         for owner, name, value in reversed(self._before):
             setattr(owner, name, value) if value is not None else delattr(owner, name)
         self._before.clear()

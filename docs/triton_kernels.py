@@ -533,7 +533,8 @@ def main() -> int:
         failures += bool(told)
         seconds = time.process_time() - start
         print(
-            f"| {each.package} | {each.name} | {len(device.reports)} | {error:.0e} | {seconds:.0f} s | {told.strip() or 'right'} |",
+            f"| {each.package} | {each.name} | {len(device.reports)} | {error:.0e} | {seconds:.0f} s "
+            f"| {told.strip() or 'right'} |",
             flush=True,
         )
     return failures

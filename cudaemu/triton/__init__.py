@@ -25,7 +25,8 @@ from triton.runtime.jit import JITFunction
 from cudaemu.errors import UserError
 from cudaemu.memory import AddressMap
 from cudaemu.options import COMPILING, Options
-from cudaemu.report import Counters, Report
+from cudaemu.process import HostFinding
+from cudaemu.report import Counters, Finding, Report
 from cudaemu.terminal import say
 from cudaemu.timeline import Timeline
 from cudaemu.torch_cuda import Cuda
@@ -168,7 +169,9 @@ def report() -> Report:
 
 def joined(parts: list[Report]) -> Report:
     """One report of several: launches in order, findings merged by their place, counters added."""
-    total, lines, findings, notes = Counters(), dict[tuple[str, int], Counters](), {}, {}
+    total, lines = Counters(), dict[tuple[str, int], Counters]()
+    findings: dict[tuple[object, ...], Finding | HostFinding] = {}
+    notes: dict[tuple[object, ...], Finding | HostFinding] = {}
     line = Timeline()
     for part in parts:
         total += part.counters
