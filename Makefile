@@ -90,24 +90,30 @@ tools:
 	if [ -n "$$missing" ]; then echo "error: the tests need$$missing; try: apt install bash g++ binutils"; exit 2; fi
 
 # Without a GPU, torch's CPU build is enough and 20 times smaller. Where its index cannot be reached, PyPI's build is used.
+# g++ builds the emulator while pip unpacks torch: the last line finds it built, or says why it cannot be. Python compiles
+# what is imported when it is imported.
+PIP = $(VENV)/bin/pip install -q --no-compile
+LIBRARY = $(VENV)/bin/python -c 'from cudaemu import engine; engine.library()'
 $(VENV)/.ready: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); install Python 3.10 or newer"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed"; exit 2; }
 	@command -v g++ >/dev/null || { echo "error: no g++, which nvcc and the emulator need; try: apt install g++"; exit 2; }
 	@echo "== Setting up $(VENV): torch, a CUDA compiler, Jupyter (a few minutes, once)"
 	@$(PYTHON) -m venv $(VENV) || { echo "error: cannot make a virtual environment; try: apt install python3-venv"; exit 2; }
-	@if nvidia-smi -L >/dev/null 2>&1; then \
-	  echo "== torch, for the GPU"; $(VENV)/bin/pip install -q 'torch>=2.11'; \
+	@$(PIP) 'numpy>=1.26'
+	@$(LIBRARY) >/dev/null 2>&1 & \
+	if nvidia-smi -L >/dev/null 2>&1; then \
+	  echo "== torch, for the GPU"; $(PIP) 'torch>=2.11'; \
 	else \
 	  echo "== torch, for the CPU (no GPU found)"; \
-	  $(VENV)/bin/pip install -q --retries 0 --timeout 15 --index-url https://download.pytorch.org/whl/cpu 'torch>=2.11' 2>/dev/null \
-	    || $(VENV)/bin/pip install -q 'torch==2.13.0'; \
-	fi
+	  $(PIP) --retries 0 --timeout 15 --index-url https://download.pytorch.org/whl/cpu 'torch>=2.11' 2>/dev/null \
+	    || $(PIP) 'torch==2.13.0'; \
+	fi; status=$$?; wait; exit $$status
 	@echo "== the other packages"
-	@$(VENV)/bin/pip install -q -e '.[course,test]'
+	@$(PIP) -e '.[course,test]'
 	@$(MAKE) --no-print-directory importable
 	@echo "== the emulator, from its C++ sources"
-	@$(VENV)/bin/python -c 'from cudaemu import engine; engine.library()'
+	@$(LIBRARY)
 	@touch $@
 
 # `import kernels` from every folder, in this environment alone. pip installs cudaemu: PyPI has another package kernels.

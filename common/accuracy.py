@@ -199,8 +199,8 @@ class Complaint:
 class Result:
     """One run of a kernel, judged: `complaints` are what is wrong with it.
 
-    `broken`: the sanitizer found something. `lines` are the numbers of the source's lines that ran (None: not asked
-    for)."""
+    `broken`: the sanitizer found something; `notes`: what it notes besides, which is no failure. `lines` are the
+    numbers of the source's lines that ran (None: not asked for)."""
 
     kernel: Kernel
     shape: Shape
@@ -210,6 +210,7 @@ class Result:
     why: str = ""
     lines: frozenset[int] | None = None
     broken: bool = False
+    notes: tuple[Complaint, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -257,7 +258,9 @@ def check(
         launch(kernel, instance.launched_with(changed), title, changed, counters) for title, changed in launches.items()
     ]
     lines = [result.lines for result in results if result.lines is not None]
-    return replace(max(results, key=_badness), device=device, lines=frozenset().union(*lines) if lines else None)
+    notes = tuple(note for result in results for note in result.notes)
+    ran = frozenset().union(*lines) if lines else None
+    return replace(max(results, key=_badness), device=device, lines=ran, notes=notes)
 
 
 def _badness(result: Result) -> tuple[bool, float]:
@@ -307,14 +310,16 @@ def _emulate(
         ran = (number for (file, number), c in report.lines.items() if file == source and c["instructions"])
         lines = frozenset(ran) - {0}
     found = [Complaint(title, f"the sanitizer found\n{each}", each.source) for each in report.findings]
+    notes = tuple(Complaint(title, str(each), each.source) for each in report.notes)
     if report.status:  # stopped half-way: there is no result to judge
         broken = tuple(found) or _stopped(title, f"CUDA error {report.status}: {report.error}")
-        return Result(kernel, instance.shape, "emulator", (), broken, lines=lines, broken=bool(found))
+        return Result(kernel, instance.shape, "emulator", (), broken, lines=lines, broken=bool(found), notes=notes)
     accuracies, wrong = _judge(kernel, instance, outputs + _extras(instance, changed), title, hardware.SLICE)
     if wrong and refusals:
         unseen = f"the launcher must return CUDA error {refusals[0]}, as cudaGetLastError() does, got cudaSuccess"
         wrong.insert(0, Complaint(title, unseen, ("refused", refusals[0])))
-    return Result(kernel, instance.shape, "emulator", accuracies, (*found, *wrong), lines=lines, broken=bool(found))
+    all_ = (*found, *wrong)
+    return Result(kernel, instance.shape, "emulator", accuracies, all_, lines=lines, broken=bool(found), notes=notes)
 
 
 def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:

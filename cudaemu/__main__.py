@@ -174,6 +174,7 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
 def _add_common(check: Any, run: Any, add: Any) -> None:
     """Options of programs and of Triton's scripts."""
     check("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
+    check("--strict", action="store_true", help="count notes as findings, and check disputed rules, too")
     run("--threads", type=int, metavar="N", help="cores to use (default: all)")
     add("-q", "--quiet", action="store_true", help="print findings only, no summary")
     add("--counters", action="store_true", help="print all counters of each kernel, not only the main ones")
@@ -236,6 +237,7 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "counters": not args.no_counters,
         "sanitize": not args.no_sanitize,
+        "strict": args.strict,
         "trace": Trace(max_rows=args.trace_rows) if args.trace else None,
         "events": Events(range(args.trace_blocks)) if args.trace_events else None,
         "threads": args.threads,

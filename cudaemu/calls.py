@@ -90,6 +90,7 @@ def _session(ptx: str, options: Options, source: Path | str = "the source") -> I
             options.gpu,
             counters=options.counters,
             sanitize=options.sanitize,
+            strict=options.strict,
             trace=options.trace,
             events=options.events,
             progress=options.progress,
@@ -150,7 +151,7 @@ def call_extension(
         def fetch(address: int, size: int) -> bytes:
             place = arena.find(address)
             session.read_by_host(address, size)
-            return place.data[address - place.base :][:size].tobytes() if place else b""
+            return arena.bytes_of(place, address - place.base, size).tobytes() if place else b""
 
         ended = Host(
             build.so,

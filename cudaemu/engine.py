@@ -98,6 +98,7 @@ class _Spec(ctypes.Structure):
         ("heap", ctypes.c_void_p),
         ("before", ctypes.c_void_p),
         ("kept", ctypes.c_uint32),
+        ("strict", ctypes.c_uint32),
         ("undefined", ctypes.c_void_p),
         ("first_block", ctypes.c_uint64),
         ("end_block", ctypes.c_uint64),
@@ -282,14 +283,16 @@ class Undefined:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the machine runs a launch. `trace`: the blocks (linear numbers) whose accesses are recorded, at most
-    `trace_rows` of them; `events`: those whose events are, with their clusters, at most `most_events`. `instructions`:
-    how many the warps of a block may execute together before it counts as an endless loop. `progress(done, blocks)` is
-    called some times per second. `blocks`: those that run, by their linear numbers, which may count from the end
-    (options.py), in whole clusters. `threads`: of the processor; None: one on each of its cores."""
+    """How the machine runs a launch. `strict`: what is disputed is looked for. `trace`: the blocks (linear numbers)
+    whose accesses are recorded, at most `trace_rows` of them; `events`: those whose events are, with their clusters,
+    at most `most_events`. `instructions`: how many the warps of a block may execute together before it counts as an
+    endless loop. `progress(done, blocks)` is called some times per second. `blocks`: those that run, by their linear
+    numbers, which may count from the end (options.py), in whole clusters. `threads`: of the processor; None: one on
+    each of its cores."""
 
     counters: bool = True
     sanitize: bool = True
+    strict: bool = False
     trace: range | None = None
     trace_rows: int = 1_000_000
     events: range | None = None
@@ -550,6 +553,7 @@ class Module:
             heap=self._heap or 0,
             before=before.handle if before else 0,
             kept=keep,
+            strict=settings.strict,
             undefined=self.undefined.handle,
             first_block=first,
             end_block=end,
@@ -632,7 +636,7 @@ class Module:
         raw = raw[np.lexsort((raw["pc"], raw["problem"]))]
         findings = [_violation(row, info, configuration, Memory(info, regions), before) for row in raw]
         code = next((code for row in raw if (code := problems()[int(row["problem"])].code)), 0)
-        notes = [finding for finding in findings if finding.kind in NOTES]
+        notes = [each for each in findings if each.kind in NOTES]
         stores = {self.undefined.store(each.place.pc): each for each in findings if each.problem == PASSED_ON}
         findings = [each for each in findings if each.kind not in NOTES and each.problem != PASSED_ON]
         findings = [each for each in findings if not _of_the_compiler(each, Memory(info, regions))]

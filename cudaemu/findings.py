@@ -11,7 +11,8 @@ from cudaemu.kernel import KernelInfo, Place, Region
 
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
-NOTES = ("same value written", "mbarrier without a fence", "replicas differ")  # the kinds of those that are no findings
+# The kinds of those that are no findings.
+NOTES = ("same value written", "mbarrier without a fence", "tile within a pattern", "replicas differ")
 PASSED_ON = "UNDEFINED_STORE"  # the problem that is a finding only if the host reads what was written
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
 WINDOW_MASK = 0xFF << 56
@@ -206,6 +207,16 @@ def _global_race(f: Violation, at: Memory, here: str, there: str) -> str:
     return f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there}, {f.unordered}"
 
 
+def _read_only(f: Violation, at: Memory, here: str, there: str) -> str:
+    load = f.place if here.startswith("read") else f.other_place
+    texture = load is not None and load.text.startswith(("tex", "tld4"))
+    by = "the texture fetch" if texture else "ld.global.nc (__ldg, or a pointer that is const and __restrict__)"
+    return (
+        f"{at.globally(f.address, f.size)} are {here}, and {f.someone} {there} them{f.there} in this launch: {by} is "
+        "for memory that no thread writes while the kernel runs, and may see what was there before"
+    )
+
+
 def _early(f: Violation, at: Memory, here: str, there: str) -> str:
     other, kernel = f"{there} by".lstrip(), readable(f.other_kernel)
     race = f"{at.globally(f.address, f.size)} are {here} here and {other} {f.someone}{f.there} of {kernel}"
@@ -266,6 +277,10 @@ def _swizzle(size: int) -> str:
     return f"with a swizzle of {size} bytes" if size > 16 else "with no swizzle"
 
 
+def _absent(f: Violation) -> str:
+    return f"lanes of the mask 0x{f.address:08x} are not here: only 0x{f.size:08x} are"
+
+
 def in_groups(place: Place) -> bool:
     """Whether the code is CUDA's own of co-operative groups."""
     return "/cooperative_groups" in place.inner_file
@@ -299,6 +314,8 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "GLOBAL_READ_AFTER_WRITE": lambda f, at: _global_race(f, at, "read", "written"),
     "GLOBAL_WRITE_AFTER_READ": lambda f, at: _global_race(f, at, "written", "read"),
     "GLOBAL_WRITE_AFTER_WRITE": lambda f, at: _global_race(f, at, "written", ""),
+    "READ_ONLY_WRITTEN": lambda f, at: _read_only(f, at, "read here", "wrote"),
+    "READ_ONLY_EARLIER": lambda f, at: _read_only(f, at, "written here", "read"),
     "EARLY_READ_AFTER_WRITE": lambda f, at: _early(f, at, "read", "written"),
     "EARLY_WRITE_AFTER_READ": lambda f, at: _early(f, at, "written", "read"),
     "EARLY_WRITE_AFTER_WRITE": lambda f, at: _early(f, at, "written", ""),
@@ -366,8 +383,9 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "thread had waited before; if the next phase was meant, the parity is wrong"
     ),
     "DEADLOCK_MBARRIER": lambda f, at: (
-        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: arrivals "
-        f"missing: {f.size}; all other threads wait too, or have ended"
+        f"a thread waits here for a phase of the mbarrier at {at.shared(f.address & 0xFFFFFFFF)} that will not end: "
+        f"arrivals missing: {f.size} of the {f.address >> 32} for which {f.someone} initialised it{f.there}; all other "
+        "threads wait too, or have ended"
     ),
     "DEADLOCK_BYTES": lambda f, at: (
         f"a thread waits here for a phase of the mbarrier at {at.shared(f.address)} that will not end: {f.size} bytes "
@@ -392,6 +410,14 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"the mbarrier at {at.shared(f.address)}: a thread arrives here for the next phase, and no thread has waited "
         "for the end of this one, which lacks only the bytes of copies: if they come later, this is one "
         "arrival too many"
+    ),
+    "MBARRIER_ELSEWHERE": lambda f, at: (
+        f"the mbarrier at {at.shared(f.address)}: "
+        + (
+            "this instruction is for one's own block (.shared::cta); for that of another it needs .shared::cluster"
+            if f.size
+            else "it is another block's, and only its own threads can wait for it, initialise it or let it end"
+        )
     ),
     "WGMMA_BOUNDS": lambda f, at: (
         "the wgmma reads "
@@ -437,6 +463,11 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"{at.shared(f.address)} is read here by the async proxy, and {f.someone} wrote it{f.there} by an ordinary "
         "write: after that, and before the barrier, that thread needs fence.proxy.async"
     ),
+    "REFILL_NOT_FENCED": lambda f, at: (
+        f"{at.shared(f.address)} is written here by the async proxy, and {f.someone} touched it{f.there} by an "
+        "ordinary access: after that, and before the barrier, that thread needs fence.proxy.async by PTX's text "
+        "(disputed: many kernels do without)"
+    ),
     "BULK_SIZE": lambda f, at: f"a bulk copy must have a multiple of 16 bytes, got {f.size}",
     "BULK_PLACE": lambda f, at: f"{at.at(f.address)} must be at a multiple of {f.size} bytes for this copy",
     "BULK_CORNER": lambda f, at: (
@@ -451,6 +482,12 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         "pattern repeats: the swizzle follows the bits of the address, not the rows of the tile"
         + (f", as which {f.someone} reads it{f.there}" if f.other_place else "")
     ),
+    "SWIZZLE_UNCLEAR": lambda f, at: (
+        f"{at.shared(f.address)}: a tile with this swizzle begins at no multiple of {f.size} bytes, after which its "
+        "pattern repeats: the swizzle follows the bits of the address, not the rows of the tile. That is right if "
+        + (f"{f.someone}, which reads it{f.there}," if f.other_place else "the code that writes it")
+        + " takes these bits into account, which cannot be seen from its accesses"
+    ),
     "TENSOR_MAP": lambda f, at: _no_map(f, at),
     "BULK_IN_FLIGHT": lambda f, at: (
         f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread has "
@@ -460,6 +497,11 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread's "
         "wait for its mbarrier was for an earlier phase (the other parity), and passed at once"
     ),
+    "BULK_WAITED_ELSEWHERE": lambda f, at: (
+        f"{at.shared(f.address)} is touched while the bulk copy of {f.someone}{f.there} is in flight: this thread's "
+        f"last wait was for the mbarrier at {at.shared(f.size)}, and passed at once, for a phase that was over before "
+        "(is the parity wrong?); for the copy's own mbarrier it has not waited, nor synchronised with a thread that has"
+    ),
     "BULK_STILL_READS": lambda f, at: (
         f"{at.shared(f.address)} is written here, and the bulk copy of {f.someone}{f.there} may still read it: before "
         "this, that thread must wait for it (cp.async.bulk.wait_group.read, or its mbarrier), and synchronise with this"
@@ -468,7 +510,7 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "BULK_STILL_WRITES": lambda f, at: (
         f"{at.globally(f.address, f.size)} are touched here, and the bulk copy of {f.someone}{f.there} may not have "
         "written them yet: before this, that thread must wait for it (cp.async.bulk.wait_group, without .read), and "
-        "synchronise with this one"
+        "synchronise with this one" + ("; or two tiles have the same place" if ".bulk" in f.place.text else "")
     ),
     "BULK_AT_EXIT": lambda f, at: (
         f"the thread ends, and this copy may not have read its {f.size} bytes from {at.shared(f.address)} yet: "
@@ -493,7 +535,11 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"{count(f.size)} at {at.shared(f.address)}: nothing makes sure that {_block(f)} has started; a barrier of the "
         "cluster before this access would"
     ),
-    "WARP_DIVERGENCE": lambda f, at: f"lanes of the mask 0x{f.address:08x} are not here: only 0x{f.size:08x} are",
+    "WARP_DIVERGENCE": lambda f, at: _absent(f) + (f"; {f.someone} waits{f.there}" if f.other_place else ""),
+    "WARP_MET_APART": lambda f, at: (
+        f"{_absent(f)}; some of them were{f.there} when the others came here, and the two counted as one meeting: all "
+        "lanes of the mask must come to each place, or none"
+    ),
     "OUTSIDE_MASK": lambda f, at: f"the mask 0x{f.address:08x} leaves out lanes that execute this: 0x{f.size:08x}",
     "DEADLOCK_MEMORY": _waiting,
     "DEADLOCK_BARRIER": lambda f, at: (

@@ -7,6 +7,11 @@ access against the table of allocations, and because of the red zones an access 
 bytes cannot land in another. Each byte has a mark, which says whether it was ever written. Marks are in the second half
 of the file, so that the stand-in runtime can update them when it copies; the mark before an allocation's first says
 that all of it is written, and then the others are not used.
+
+What is new holds POISON. Memory of cudaMalloc that is LARGE gets that in parts, each when it is first touched: whoever
+reads or writes it, here, in the machine or in the stand-in runtime, looks at the part's state before. So memory that
+nobody touches takes neither time nor room. States lie among the marks, before the one of the whole, where the red zone
+needs none: that of part n is n + 1 bytes before it.
 """
 
 from __future__ import annotations
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 RED_ZONE = 1 << 20  # bytes; never touched, so never backed by memory
 ALIGNMENT = 512  # bytes, as cudaMalloc and torch align
 PAGE = 4096
+LARGE, PART = 16 << 20, 1 << 18  # bytes; PART is also in vm/access.cpp and host/allocations.h
+SETTLED, NEW = 0, 1  # states of a part; while one is filled, it is 2
 POISON = 0xFF  # what uninitialised memory holds: NaN in every floating type
 
 # Addresses that no Linux process has anything at: above what is loaded low, below the heap, libraries and stacks.
@@ -100,6 +107,7 @@ class AddressMap:
     def __init__(self) -> None:
         self.allocations: list[Allocation] = []
         self.freed: deque[Allocation] = deque(maxlen=256)
+        self.host: int | None = None  # the process whose memory is the host's, while it runs
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that an address lies in."""
@@ -123,6 +131,8 @@ class AddressMap:
         near = self.nearest(address)
         if near is None:
             device = FIRST_ADDRESS <= address < FIRST_ADDRESS + ARENAS * ARENA_BYTES
+            if not device and self.host and _mapped(address, 1, self.host):
+                return f"address {address:#x}, which is host memory (a kernel needs that of cudaMalloc or the like)"
             return f"address {address:#x}" + (", far from every tensor" if device else " (not the device's)")
         return near.describe(address)
 
@@ -223,18 +233,39 @@ class Arena(AddressMap):
         """`size` bytes of memory that start `offset` bytes after an aligned address; None if there is not enough.
 
         Uninitialised memory is POISON. `initialised` memory is zeros, page-aligned, and counts as written."""
-        if size > available_memory():
+        if size > self.available():
             return None
         address = self._take(size + offset % ALIGNMENT, PAGE)
         if not address:
             return None
         address += offset % ALIGNMENT
         data, marks = self._views(address, size, initialised)
-        if not initialised:
+        if not initialised and size < LARGE:
             data[:] = POISON
+        elif not initialised:
+            self._states(address, size)[:] = NEW
         allocation = Allocation(name, address, size, data=data, marks=marks)
         self.enter(allocation)
         return allocation
+
+    def available(self) -> int:
+        """Bytes that are left of the device's memory: what was allocated and not yet touched is not."""
+        large = (a for a in self.allocations if a.size >= LARGE and not a.variable)
+        return available_memory() - PART * sum(np.count_nonzero(self._states(a.base, a.size)) for a in large)
+
+    def bytes_of(self, allocation: Allocation, offset: int, size: int) -> np.ndarray:
+        """Some of an allocation's bytes, now that they are wanted."""
+        states = self._states(allocation.base, allocation.size)[::-1]
+        for part in range(offset // PART, -(-(offset + size) // PART)):
+            if states[part] == NEW:
+                allocation.data[part * PART : (part + 1) * PART] = POISON
+                states[part] = SETTLED
+        return allocation.data[offset : offset + size]
+
+    def _states(self, address: int, size: int) -> np.ndarray:
+        """Of an allocation's parts, the last one's first."""
+        parts = -(-size // PART)
+        return _bytes(self._marks_base + address - self.base - 1 - parts, parts)
 
     def free(self, allocation: Allocation) -> None:
         """Give an allocation's memory back. Its address is not used again before all others have been."""
@@ -282,8 +313,9 @@ class Arena(AddressMap):
                 return known
         allocation = self.allocate(name, data.size, start % ALIGNMENT)
         if allocation is None:
-            raise UserError(f"{name} has {data.size:,} bytes, and this machine has {available_memory():,} for it")
+            raise UserError(f"{name} has {data.size:,} bytes, and this machine has {self.available():,} for it")
         allocation.array = array
+        self._states(allocation.base, data.size)[:] = SETTLED
         allocation.data[:] = data
         allocation.marks[0] = initialised
         return allocation
@@ -293,7 +325,7 @@ class Arena(AddressMap):
         written. UserError if it cannot be read and written, ValueError if an array is not contiguous or not on the
         CPU."""
         if isinstance(memory, tuple):
-            if not _mapped(*memory):
+            if not _mapped(*memory, os.getpid()):
                 address, size = memory
                 raise UserError(f"{name} must be memory to read and write, got {size:,} bytes at {address:#x}")
             allocation = Allocation(name, *memory)
@@ -381,9 +413,13 @@ def _check_place(name: str, array: Array) -> None:
         raise UserError(f"{name} must be a tensor with memory of its own, got {what}")
 
 
-def _mapped(address: int, size: int) -> bool:
-    """Whether this process may read and write all of these bytes."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+def _mapped(address: int, size: int, process: int) -> bool:
+    """Whether a process may read and write all of these bytes."""
+    try:
+        maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # it has ended
+        return False
+    else:
         for line in maps:  # in order
             bounds, rights, *_ = line.split(maxsplit=2)
             first, end = (int(bound, 16) for bound in bounds.split("-"))

@@ -50,6 +50,9 @@ class Options:
     """Count what is executed and moved. False is faster."""
     sanitize: bool = True
     """Look for races, uninitialised reads, divergent barriers, ... False is faster. Wild addresses are always found."""
+    strict: bool = False
+    """Notes are findings, and rules are checked, too, of which it is disputed whether hardware needs them kept: see
+    docs/emulator.md. For programs that must not depend on that."""
     leaks: bool = False
     """Memory that a program has not freed when it ends is a finding, too."""
     trace: Trace | None = None
@@ -81,7 +84,7 @@ class Options:
         object.__setattr__(self, "flags", tuple(_words("flags", self.flags, str)))
         for name in ("include", "sources"):
             object.__setattr__(self, name, tuple(_words(name, getattr(self, name), str, Path)))
-        for name in ("counters", "sanitize", "leaks"):
+        for name in ("counters", "sanitize", "strict", "leaks"):
             if not isinstance(value := getattr(self, name), bool):
                 raise _wrong(name, "True or False", value)
         for name in ("multiprocessors", "refused_launch", "threads"):

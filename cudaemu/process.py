@@ -275,6 +275,7 @@ class Host:
             with ours, theirs:
                 process = subprocess.Popen(command, env=environment, pass_fds=(theirs.fileno(), arena.file), **pipes)
                 theirs.close()
+                arena.host = process.pid
                 self._channel, self._process, self._heard = ours, process, time.monotonic()
                 if not self.own_terminal:
                     self._streams = {process.stdout: _Passed(sys.stdout), process.stderr: _Passed(sys.stderr)}
@@ -351,6 +352,7 @@ class Host:
         return _Reader(struct.pack("=I", 0), 0) if asked is None else asked[1]
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
+        self.device.arena.host = None
         while True:
             try:
                 process.wait()
@@ -403,7 +405,7 @@ class Host:
             "base": self.device.arena.base,
             "bytes": memory.ARENA_BYTES,
             "total_memory": memory.total_memory(),
-            "free_memory": memory.available_memory(),
+            "free_memory": self.device.arena.available(),
             "major": gpu.arch.major,
             "minor": gpu.arch.minor,
             "multiprocessors": gpu.sms,
@@ -458,7 +460,7 @@ class Host:
         call = self._kinds[kind]
         made = self.device.arena.allocate(f"{call} {self._allocated}", size, initialised=kind != 0)
         if made is None:
-            free = memory.available_memory()
+            free = self.device.arena.available()
             self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free", offsets)
             return struct.pack("=Q", 0)
         made.mapped = kind != 0
@@ -543,7 +545,7 @@ class Host:
             return struct.pack("=I", 0) + f"the module cannot be loaded: {error}".encode()
 
     def _memory(self, reader: _Reader) -> bytes:
-        return struct.pack("=Q", memory.available_memory())
+        return struct.pack("=Q", self.device.arena.available())
 
     def _occupancy(self, reader: _Reader) -> bytes:
         threads, shared = reader.take("IQ")

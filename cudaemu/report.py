@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -120,6 +121,7 @@ class Counters:
         return self.instructions.total() if name == "instructions" else getattr(self, name)
 
 
+_LISTS = re.compile(r"\{([^{},]+, [^{},]+)(?:, [^{},]+){3,}\}")  # of registers, longer than a vector
 _FIELDS = tuple(item.name for item in fields(Counters))
 _NUMBERS = frozenset(_FIELDS[1:])
 
@@ -159,7 +161,7 @@ class Finding:
         for file, line in [*quoted, (self.inner_file or self.file, self.inner_line)]:
             if line and (text := linecache.getline(file, line).strip()):
                 lines.append(f"    {line:>4} | {text}")
-        lines.append(f"     PTX | {self.ptx}")
+        lines.append("     PTX | " + _LISTS.sub(r"{\1, ...}", self.ptx))
         if self.count > 1:
             lines.append(f"    and {self.count - 1} more of this kind at this line")
         return "\n".join(lines)
@@ -216,8 +218,8 @@ class Report:
     and access: `launch`, `block` and `thread` (linear), `seq` (of the memory instruction within its warp), `pc`,
     `space`, `kind`, `size` (bytes) and `addr` (shared: offset in the block's shared memory; cluster: in that of another
     block, whose rank in the cluster, plus one, is in the bits from 24 on); `accesses`, `writers` and `source` read it.
-    `notes` do not count as findings: races that look harmless, because what is written is what was there, and mbarriers
-    that a thread initialised for TMA without a fence.
+    `notes` do not count as findings, unless the run is strict (Options.strict): races that look harmless, because what
+    is written is what was there; mbarriers that a thread initialised for TMA without a fence; and the like.
     """
 
     status: int

@@ -90,6 +90,7 @@ class Session(Device):
         *,
         counters: bool = True,
         sanitize: bool = True,
+        strict: bool = False,
         trace: Trace | None = None,
         events: Events | None = None,
         progress: Progress | None = None,
@@ -106,6 +107,7 @@ class Session(Device):
         self.settings = engine.Settings(
             counters=counters,
             sanitize=sanitize,
+            strict=strict,
             events=events.blocks if events else None,
             most_events=events.most if events else 0,
             threads=threads,
@@ -233,7 +235,10 @@ class Session(Device):
 
     def noted(self, finding: Finding | HostFinding) -> None:
         earlier = self.notes.get(finding.where)
-        self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
+        if self.settings.strict:
+            self.found(finding)
+        else:
+            self.notes[finding.where] = finding if earlier is None else earlier.more(finding.count)
 
     # What nobody has set, in global memory: it is a finding when the host reads it.
 

@@ -71,6 +71,8 @@ __global__ void __launch_bounds__(THREADS) gemm(const half *A, const half *B, fl
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     // The four warps multiply together: who has waited knows that all have read, and may copy the slice after the next.
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (float &sum : d) asm volatile("" : "+f"(sum)::"memory");  // no read of a sum may move above the wait
   }
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int i = 0; i < 32; i += 2) {  // a lane has two neighbours in rows lane / 4 and lane / 4 + 8 of its warp's 16

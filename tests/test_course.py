@@ -125,6 +125,7 @@ def test_a_function_s_arguments_are_those_of_its_tuple_and_its_operator(name):
     assert operator == {each: told[each] for each in operator} and set(told) - set(operator) <= {"out"}
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize("name", ["", *LIBRARY])
 def test_a_function_imports_the_one_stage_that_it_begins_with(name):
     """And the package alone none, nor torch."""

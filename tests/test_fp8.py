@@ -67,6 +67,7 @@ def test_the_verb_checks_both_kernels(command, edited):
     assert said.status == 1 and "V8: relative error" in said.out and "O: relative" not in said.out
 
 
+@pytest.mark.full
 def test_a_check_has_blocks_with_several_tiles(edited):
     """What a block leaves to its next tile: TMA may still read O where the next one is written."""
     known = "named_barrier_sync(4 + consumer, 128);       // ... and the warpgroup knows it"
@@ -105,6 +106,7 @@ def test_attention(device, dtype, d):
     assert error(o, *tensors) < 0.06
 
 
+@pytest.mark.full
 def test_rotation_pays_with_outliers():
     """The same launch of the second kernel, of Q and K rotated and as they are."""
     tensors = inputs(n=512, outliers=10)

@@ -17,7 +17,7 @@ import kernels
 from common import accuracy, counts, course, launcher_check
 from common.stage import Stage, macros
 from cudaemu import Counters, hardware
-from cudaemu.compiler import cache, toolchain
+from cudaemu.compiler import cache, sass, toolchain
 from cudaemu.errors import UserError
 
 STAGES = kernels.ladder()
@@ -281,3 +281,14 @@ def test_helpers_are_found():
     found = {helper[1]: helper[0] for helper in HELPER.finditer(text)}
     assert list(found) == ["twice<float>", "half"]
     assert found["twice<float>"].startswith("template <>") and found["twice<float>"].endswith("  }\n}\n")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage.min_arch == "9.0a"], ids=lambda stage: stage.name)
+def test_that_a_wait_names_what_it_waits_for_costs_no_instruction(stage: Stage, tmp_path: Path):
+    """The sentence of h1: the machine code is the same with and without."""
+    text, names = stage.source.read_text(), "  (wgmma_wrote(sums), ...);\n"
+    assert text.count(names) == 1 and re.search(r"wgmma_wait<0>\(\w", text)
+    (plain := tmp_path / "kernel.cu").write_text(text.replace(names, ""))
+    bound, unbound = (sass.functions(source, {}, stage.min_arch) for source in (stage.source, plain))
+    assert bound == unbound and any(code for code in bound.values())

@@ -128,6 +128,9 @@ SOLUTIONS = {  # notebook, cell -> what a reader has to change
         ("stride = 0, mode = 0", "stride = 512, mode = 2"),
         ("next = 0", "next = 32"),
     ],
+    ("h1_wgmma", "exercise-wait-code"): [
+        ('0;" ::: "memory");  // your', '0;" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])::"memory");  // your'),
+    ],
     ("h2_tma", "exercise-phase-code"): [
         ("expected = 0", "expected = sizeof(ring[0])"),
         ("parity = 0", "parity = slice / 2 % 2"),

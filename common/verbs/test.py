@@ -132,6 +132,11 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
         terminal.out.print(f"\n{text}", markup=False, soft_wrap=True)
     if args.coverage:
         _print_coverage(results)
+    noted = {note.key: note for result in reversed(results) for note in result.notes}
+    if noted:
+        counted = f"{len(noted)} note{'s' * (len(noted) > 1)}"
+        listed = "\n".join(str(note) for note in reversed(noted.values()))
+        terminal.out.print(f"\n{counted}: {listed}", markup=False, soft_wrap=True)
     verdict = f"{len(failed) or len(results)} of {len(results)} checks {'failed' if failed else 'passed'}"
     rules = ", sanitizer on" if "emulator" in devices else ""
     terminal.out.print(f"\n{stage.name}: {verdict} ({' and '.join(devices)}{rules}; seed {args.seed})", markup=False)

@@ -74,6 +74,20 @@ struct Range {
     }
     return true;
   }
+  // It is touched: parts of it that are new hold 0xff (memory.py), unless all of their bytes get another value.
+  void settle(bool filled = false) const {
+    constexpr uint64_t PART = 1 << 18;
+    constexpr uint8_t SETTLED = 0, NEW = 1, BUSY = 2;
+    for (uint64_t part = offset / PART; bytes && size >= PART && part <= (offset + bytes - 1) / PART; ++part) {
+      uint8_t *const state = marks() - 2 - part, seen = NEW;
+      const uint64_t from = part * PART, to = std::min(size, from + PART);
+      if (__atomic_compare_exchange_n(state, &seen, BUSY, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        if (!filled || from < offset || offset + bytes < to) memset(own(base + from), 0xff, to - from);
+        __atomic_store_n(state, SETTLED, __ATOMIC_RELEASE);
+      } else
+        while (__atomic_load_n(state, __ATOMIC_ACQUIRE) == BUSY) sched_yield();
+    }
+  }
   void fill_marks() const {
     if (all_written()) return;
     if (bytes == size)
@@ -141,6 +155,8 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
   if (device_from && !(here = range(call, from, bytes)).size) return record(cudaErrorInvalidValue);
   if (device_from && !device_to && !here.written())
     ask(Request::UNWRITTEN, Packet().text(call).add(source).add(uint64_t(bytes)));
+  there.settle();
+  here.settle();
   if (!survives([&] { memmove(own(target), own(source), bytes); })) {
     const bool bad_target = device_from || (!device_to && !survives([&] { *static_cast<volatile char *>(to); }));
     return wild(call, bad_target ? to : from, bytes);
@@ -172,6 +188,7 @@ cudaError_t fill(const char *call, void *address, int value, size_t bytes) {
   if (!bytes) return cudaSuccess;
   const Range there = range(call, address, bytes);
   if (!there.size) return record(cudaErrorInvalidValue);
+  there.settle(true);
   memset(own(reinterpret_cast<uint64_t>(address)), value, bytes);
   there.fill_marks();
   if (undefined)

@@ -46,7 +46,7 @@ class Flag(IntEnum):
     RELU = 16
     NOT_PRED = 64
     ONE_MASK = 128
-    WARP_BARRIER = 256
+    ANYWHERE = 256
     STRONG = 512
     ACQUIRE = 1024
     RELEASE = 2048
@@ -54,12 +54,13 @@ class Flag(IntEnum):
     SIGNAL = 8192
     PAST_L1 = 16384
     OF_BLOCK = 32768
+    READ_ONLY = 2097152
     TRACKED = 65536
     TENTATIVE = 131072
     DEPENDENT = 262144
     SPECULATED = 524288
     MAY_PAD = 1048576
-    OF_TILE = 2097152
+    OF_TILE = 4194304
 
 
 class Kind(IntEnum):

@@ -78,6 +78,7 @@ def _access(lowering: Lowering, form: Form, where: Operand, elements: Sequence[O
     globally = size * count if machine in ("global", "generic") else 0
     flags |= Flag.MAY_PAD * (count > 1 and type_[0] != "f")
     if load:
+        flags |= Flag.READ_ONLY * form.has("nc")
         return Lowered(f"ld.{machine}", out, flags, category=category, access=access, global_load=globally)
     flags |= Flag.SIGNAL * (flags & Flag.STRONG != 0)
     return Lowered(f"st.{machine}", out, flags, category=category, access=access, global_store=globally)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudaemu.lower.core import ABSENT, Form, Lowered, Lowering, Raw, Source, Unsupported, rule
+from cudaemu.lower.core import ABSENT, Flag, Form, Lowered, Lowering, Raw, Source, Unsupported, rule
 from cudaemu.ptx import Address, Operand, Register, Vector
 
 GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2}  # their dimensions; a: an array of layers
@@ -38,7 +38,7 @@ def _tex(lowering: Lowering, form: Form) -> Lowered:
     results = [lowering.define(each, 4) for each in form.elements(0)]
     if len(results) != 4:
         raise Unsupported("its vector has another length than it says")
-    return Lowered("tex", [handle, Raw(shape), *places, *results], global_load=1)
+    return Lowered("tex", [handle, Raw(shape), *places, *results], Flag.READ_ONLY, global_load=1)
 
 
 @rule("suld", "sust")

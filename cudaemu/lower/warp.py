@@ -20,8 +20,9 @@ EVERYONE = Constant(4, 0xFFFFFFFF)
 
 
 def together(lowering: Lowering, form: Form, lowered: Lowered, mask: int) -> Lowered:
-    """`.sync`: the lanes that the mask names; before PTX 6.0, whichever are here."""
+    """`.sync`: the lanes that the mask names, wherever they execute it; before PTX 6.0, whichever are here."""
     if form.has("sync"):
+        lowered.flags |= Flag.ANYWHERE
         lowered.kind, lowered.target = Kind.TOGETHER, lowering.use(form.operand(mask), 4, "b32")
     return lowered
 
@@ -81,7 +82,7 @@ REDUCTIONS = ("popc", "and", "or")
 @rule("bar", "barrier")
 def _bar(lowering: Lowering, form: Form) -> Lowered:
     if form.has("warp"):
-        return together(lowering, form, Lowered("bar.warp", flags=Flag.WARP_BARRIER), 0)
+        return together(lowering, form, Lowered("bar.warp"), 0)
     if form.has("cluster") and form.has("wait"):
         return Lowered("cluster.wait", kind=Kind.CLUSTER_WAIT)
     if form.has("cluster"):

@@ -317,6 +317,7 @@ def _session(module: Any, options: Options) -> Session:
         options.gpu,
         counters=options.counters,
         sanitize=options.sanitize,
+        strict=options.strict,
         trace=options.trace,
         events=options.events,
         progress=options.progress,

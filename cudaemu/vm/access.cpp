@@ -105,6 +105,19 @@ const Allocation *find(const Launch &l, u64 address, u32 bytes) {
   return object && within(address, bytes, object->base, object->size) ? object : nullptr;
 }
 
+// These bytes are touched, and their parts of the allocation may be new: then they hold 0xff.
+static void settle(const Allocation &a, u64 address, u64 bytes) {
+  for (u64 part = (address - a.base) / PART; part <= (address + bytes - 1 - a.base) / PART; ++part) {
+    u8 *const state = a.states - part, seen = NEW_PART;
+    if (__atomic_load_n(state, __ATOMIC_ACQUIRE) == SETTLED_PART) continue;
+    if (__atomic_compare_exchange_n(state, &seen, BUSY_PART, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+      memset(reinterpret_cast<u8 *>(a.base + part * PART), 0xff, std::min(PART, a.size - part * PART));
+      __atomic_store_n(state, SETTLED_PART, __ATOMIC_RELEASE);
+    } else
+      while (__atomic_load_n(state, __ATOMIC_ACQUIRE) != SETTLED_PART) std::this_thread::yield();
+  }
+}
+
 // ---- checks ----
 
 // Whether calls have filled most of a thread's stack: what lies beyond it then is the next call's, and no array's.
@@ -135,14 +148,16 @@ static bool check(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
     if (!holds(b.last)) b.last = find(b.launch, p.low, bytes);
     b.only = holds(b.last) ? b.last : nullptr;
     const Allocation *last = b.last;
+    if (b.only && b.only->states)
+      for (u32 rest = mask; rest; rest &= rest - 1) settle(*b.only, address[__builtin_ctz(rest)], bytes);
     if (!b.only)
       for (int lane = 0; lane < LANES; ++lane) {
         if (!(mask >> lane & 1)) continue;
         const u64 a = address[lane];
-        if (last && within(a, bytes, last->base, last->size)) continue;
-        last = b.last = find(b.launch, a, bytes);
+        if (!(last && within(a, bytes, last->base, last->size))) last = b.last = find(b.launch, a, bytes);
         if (!last)
           return fail(a < 65536 ? Problem::NULL_POINTER : Problem::GLOBAL_BOUNDS, [a](u64 x) { return x == a; });
+        if (last->states) settle(*last, a, bytes);
       }
   } else if (space == Space::CLUSTER) {
     if (!b.visit_allowed(w, i, mask, address, bytes)) return false;

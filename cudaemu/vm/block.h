@@ -52,6 +52,7 @@ struct Program {
   std::vector<u32> unset;               // those that are read before they are written, perhaps
   void follow(const std::vector<const Entry *> &entries);
 
+  std::unordered_map<u32, const Entry *> anywhere;   // the instructions that are ANYWHERE, by pc
   std::vector<bool> stores;                          // whether an instruction writes memory
   std::unordered_map<u32, std::vector<u32>> rounds;  // of branches: the barriers that they bypass
   std::vector<bool> goes_round;                      // whether an instruction is such a branch
@@ -70,8 +71,14 @@ struct Program {
 
   std::vector<bool> beyond(u32 pc) const;
 
+  // Behind the frame, of a frame that is made for one instruction only: registers for its operands, by width.
+  static constexpr u32 SPARE_OPERANDS = 8, SPARE_BYTES = SPARE_OPERANDS * LANES * 16;
+  u32 spare(u32 operand, u32 width) const {
+    return frame_bytes + (width ? __builtin_ctz(width) : 0) * SPARE_BYTES + operand * LANES * 16;
+  }
   u32 width(u32 offset) const {  // bytes per lane of the register there, 0 for a predicate
     u32 n = 0;
+    if (offset >= frame_bytes) return (n = (offset - frame_bytes) / SPARE_BYTES) ? 1u << n : 0;
     while (n < 4 && offset >= bounds[n + 1]) ++n;
     return n ? 1u << n : 0;
   }
@@ -122,9 +129,10 @@ class Cells {
   u64 *words;
 };
 
-constexpr u32 NO_SWIZZLE = ~0u;    // none known
-constexpr u32 WHOLE_WARP = LANES;  // in place of its lane
-constexpr u32 NO_WARP = 62;        // of a block in a Past: the time that holds for all of its warps
+constexpr u32 NO_SWIZZLE = ~0u;     // none known
+constexpr s64 CERTAIN = 1ll << 40;  // of votes on how a tile is read: no others outweigh it
+constexpr u32 WHOLE_WARP = LANES;   // in place of its lane
+constexpr u32 NO_WARP = 62;         // of a block in a Past: the time that holds for all of its warps
 
 // An access to a block's shared memory that a word cannot tell of: by another block of its cluster, or by a bulk copy.
 struct Visit {
@@ -250,6 +258,7 @@ class UndefinedBytes {
 struct Worker {
   std::vector<Counters> counters;
   std::map<std::pair<u32, u32>, Finding> findings;
+  std::map<u32, s64> by_address;            // of bulk copies, by pc: accesses to their tiles that say so, or do not
   bool busy = false, polling = false;       // it runs a block; one that only polls
   bool brief = false;                       // it runs on the caller's thread, which wants it back soon
   u64 next_epoch = 0, last_epoch = 0;       // numbers for its epochs
@@ -289,7 +298,7 @@ struct Launch {
   std::mutex trigger_mutex;                            // guards these
   std::unordered_map<u64, std::vector<u32>> triggers;  // of a block that let the next begin: what its warp knew then
   void keep();
-  bool count, sanitize;
+  bool count, sanitize, strict;  // `strict`: what is disputed is looked for, too
   u64 trace_first, trace_end, trace_limit;
   u64 event_first, event_end, event_limit;  // of the blocks whose events are noted; how many events at most
   u64 budget;  // instructions, or what takes as long, that a block's warps may execute together
@@ -310,6 +319,8 @@ struct Launch {
   bool turn_of_polling = false;
   u64 idle_instructions = 0, idle_version = 0;  // executed by those that poll since memory changed last
   std::map<std::pair<u32, u32>, Finding> findings;
+  std::map<u32, s64> by_address;  // as of each worker
+  void settle_tiles();
   std::vector<Counters> counters;
   std::vector<TraceRow> trace;
   std::vector<Event> events;
@@ -354,6 +365,12 @@ struct Pattern {
 // How a block's turn ended: it is over; its threads wait for memory that others change; so they do, as far as one knows;
 // it could go on, but the worker is to be brief.
 enum class Outcome { DONE, WAITING, POLLING, PAUSED };
+
+// Lanes that wait for others of their warp at an instruction.
+struct Standing {
+  const Instr *i;
+  u32 lanes;
+};
 
 struct Block {
   Launch &launch;
@@ -448,6 +465,8 @@ struct Block {
   bool report_mbarrier(const Poll &, u32 thread);
   void report_phases();
   void copy_writes(Warp &, const Instr &, int lane, const BulkCopy &);
+  void read_shifted(const Warp &, u32 mask, const u64 *address, const Instr &);
+  void store_shifted(const Warp &, const Instr &, int lane, const BulkCopy &);
   const Visit *boxed(u32 at) const;  // the bulk copy of a box with a swizzle that wrote this byte; null: none
   void copy_reads(Warp &, const Instr &, int lane, const BulkCopy &);
   void race_copy(Warp &, const Instr &, int lane, u64 address, u32 bytes, u32 epoch, bool atomic);
@@ -504,7 +523,10 @@ struct Block {
   bool same_again(Warp &, u32 pc, u32 mask, u64 &now);
   bool back(Warp &, const Instr &, Group &);
   bool meet(Warp &, size_t group, const Instr &, u32 active);
-  void meet_apart(Warp &, const Instr &);
+  void meet_apart(Warp &, const Instr &, u32 came);
+  bool same_exchange(const Instr &, const Instr &) const;
+  void exchange(Warp &, const std::vector<Standing> &, u32 mask);
+  void report_absent(Warp &, const Instr &, int lane, u32 named, u32 here);
   void branch(Warp &, Group &, const Instr &, u32 taken);
   void arrive(Warp &, Group &, const Instr &, u32 mask);
   void go_round(Warp &, u32 barrier, u32 lanes);
@@ -532,13 +554,14 @@ struct Block {
   bool release_warpgroups();
   void read_operands(const Warp &, u64 number, const Warpgroup::Product &);
   void check_operand(const Warp &, const Warpgroup::Product &, u32 at, u32 parts, u32 swizzled);
-  void report_shifted(const Visit &, u32 thread, u32 pc);
+  void report_shifted(const Visit &, Problem, s64 by_address, u32 thread, u32 pc);
   bool readers_known(const Warp &, u32 time) const;
   bool ordered(const Warp &, int lane, Cell) const;
   Cell unordered(const Warp &, int lane, const Block &there, Cell);
   Cell also(const Warp &, const Instr &, int lane, const Block &there, Cell earlier, u64 flags);
   void report_visit(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, const Block &there, Cell);
   bool waited_in_vain(const Warp &, int lane, u64 actor) const;
+  u32 waited_elsewhere(const Warp &, int lane) const;
   void look_for_race(Problem, const Warp &, const Instr &, u32 lanes, u32 where, u32 bytes, Cell last, Cell mine);
   Cell after(const Warp &, const Instr &, int lane, Cell earlier, Cell mine);
   void read_granule(const Warp &, const Instr &, u32 lanes, u32 at, u32 bytes, Cell mine);
@@ -584,6 +607,7 @@ struct Cluster {
   // mbarrier.cpp, bulk.cpp
   std::unordered_map<u64, Mbarrier> mbarriers;  // by address with rank
   std::vector<BulkCopy> copies;                 // on their way to an mbarrier
+  bool shifted = false;                         // one of them went to where no pattern of its swizzle begins
   std::vector<LateArrival> late_arrivals;
   bool noting = false;  // events are noted: events.cpp
   std::vector<Event> events;
@@ -637,6 +661,8 @@ void hand_over_copies(Warp &, u32 m, u64 actor);  // an arrival will tell of the
 void land_copies(Warp &, u32 m, u32 number);      // those of the lanes up to that number
 void host_pointers(const Warp &, Space, const u64 *address, u64 *out);
 const Allocation *find(const Launch &, u64 address, u32 bytes);
+constexpr u64 PART = 1 << 18;  // bytes of an allocation that are filled when they are first touched: memory.py
+constexpr u8 SETTLED_PART = 0, NEW_PART = 1, BUSY_PART = 2;
 Pattern look(const u64 *address, u32 mask, u32 bytes);
 
 // How an access is counted. COST: sectors of global memory, passes over the banks of shared memory. AS_LOAD: an ordinary

@@ -7,6 +7,7 @@
 // mbarrier, and those of a thread's bulk groups, are each an actor of its own (`copies_on`, `copies_of`): a thread
 // learns of them by the wait, and passes that on like all that it knows.
 #include <algorithm>
+#include <tuple>
 
 #include "block.h"
 #include "half.h"
@@ -260,14 +261,95 @@ const Visit *Block::boxed(u32 at) const {
   return v && v->swizzle != NO_SWIZZLE && v->swizzle ? v : nullptr;
 }
 
-// A box was copied to where no pattern begins, and is read by somebody for whom one does.
-void Block::report_shifted(const Visit &v, u32 thread, u32 pc) {
+// A box was copied to where no pattern begins, and somebody reads it.
+void Block::report_shifted(const Visit &v, Problem problem, s64 by_address, u32 thread, u32 pc) {
+  worker->by_address[v.pc] += by_address;
+  if (by_address > 0) return;
   for (auto &block : cluster.blocks)
     if (block->index == v.block) {
       block->worker = worker;
-      block->report(Problem::SWIZZLE_OFFSET, v.pc, v.warp * LANES + v.lane, v.shifted, 128u << v.swizzle, thread, pc,
-                    index);
+      block->report(problem, v.pc, v.warp * LANES + v.lane, v.shifted, 128u << v.swizzle, thread, pc, index);
     }
+}
+
+// Which of the tile's columns code means by an address cannot be seen. But it walks along rows or along columns. Under
+// one view, that columns were exchanged by the bits of the address, and under the other, by the rows of the tile, it jumps
+// differently far from one access to the next: what it means is the view in which it jumps less.
+class Views {
+ public:
+  Views(u32 origin, u32 swizzle) : origin(origin), most((1u << swizzle) - 1) {}
+  void step(u32 from, u32 to) {
+    by_address += apart(column(from), column(to));
+    by_rows += apart(column(from - origin), column(to - origin));
+  }
+  s64 vote() const { return by_address < by_rows ? 1 : by_address > by_rows ? -1 : 0; }
+
+ private:
+  u32 column(u32 at) const { return (at >> 4 ^ at >> 7) & most; }
+  static u32 apart(u32 a, u32 b) { return a < b ? b - a : a - b; }
+  const u32 origin, most;
+  u64 by_address = 0, by_rows = 0;
+};
+static Problem as_voted(s64 vote) { return vote ? Problem::SWIZZLE_OFFSET : Problem::SWIZZLE_UNCLEAR; }
+
+// Lanes read shared memory, perhaps of such a tile: from lane to lane, and from what each read there before.
+void Block::read_shifted(const Warp &w, u32 mask, const u64 *address, const Instr &i) {
+  for (u32 rest = mask; rest;) {
+    const int first = __builtin_ctz(rest);
+    const Visit *const v = boxed(u32(address[first]));
+    rest &= rest - 1;
+    if (!v || !v->shifted) continue;
+    Views views(v->shifted, v->swizzle);
+    auto walk = std::find_if(w.walks.begin(), w.walks.end(), [=](const Walk &x) { return x.pc == v->pc; });
+    if (walk == w.walks.end()) walk = w.walks.insert(walk, Walk{v->pc, 0, {}});
+    const auto go = [&](int lane) {
+      if (walk->mask >> lane & 1) views.step(walk->at[lane], u32(address[lane]));
+      walk->at[lane] = u32(address[lane]);
+      walk->mask |= 1u << lane;
+    };
+    go(first);
+    for (int before = first; rest; before = __builtin_ctz(rest), rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      const Visit *const other = boxed(u32(address[lane]));
+      if (!other || other->pc != v->pc || other->shifted != v->shifted) break;
+      views.step(u32(address[before]), u32(address[lane]));
+      go(lane);
+    }
+    report_shifted(*v, as_voted(views.vote()), views.vote(), thread(w, first), i.pc);
+  }
+}
+
+// A tile that threads wrote is stored from where no pattern begins: likewise, by what each instruction wrote.
+void Block::store_shifted(const Warp &w, const Instr &i, int lane, const BulkCopy &c) {
+  const u32 at = shifted(c), granule = 1u << program.granule_log2;
+  if (!at) return;
+  const Visit *v = boxed(at);  // a box that came to the same place is what it was
+  if (v && v->swizzle == c.map.swizzle && (v->shifted - at) % (128u << v->swizzle) == 0) return;
+  struct Written {
+    u64 by;
+    u32 lane, at;
+  };
+  std::vector<Written> all;
+  for (u32 place = at; place < std::min(at + room_of(c), launch.shared_bytes); place += granule)
+    if (const Cell cell = written_by[place >> program.granule_log2]; cell && !cell.visited())
+      all.push_back({cell.word & ~(Cell::LANE_BITS | Cell::OTHER_BITS), u32(cell.lane()), place});
+  std::sort(all.begin(), all.end(), [](const Written &a, const Written &b) {
+    return std::tie(a.by, a.lane, a.at) < std::tie(b.by, b.lane, b.at);
+  });
+  Views views(at, c.map.swizzle);
+  for (size_t n = 1; n < all.size(); ++n)
+    if (all[n - 1].by == all[n].by) views.step(all[n - 1].at, all[n].at);
+  const s64 vote = views.vote();
+  worker->by_address[i.pc] += vote;
+  if (vote <= 0) report(as_voted(vote), i.pc, thread(w, lane), at, 128u << c.map.swizzle);
+}
+
+// What the accesses to such tiles say together: who mostly goes by the address is right.
+void Launch::settle_tiles() {
+  for (const auto &[pc, votes] : by_address) {
+    if (votes >= 0) findings.erase({u32(Problem::SWIZZLE_OFFSET), pc});
+    if (votes) findings.erase({u32(Problem::SWIZZLE_UNCLEAR), pc});
+  }
 }
 
 // Its tile is in flight from now on: no thread may touch it before it has waited.
@@ -278,6 +360,7 @@ void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
   const u32 swizzle = c.map.magic ? c.map.swizzle : NO_SWIZZLE;
   const u64 flags = c.reduction ? Cell::BY_STRONG : 0;  // its additions and the like are atomic
   Visit visit{index, w.index, c.time, u32(lane), i.pc, Cell(), actor, swizzle, shifted(c)};
+  cluster.shifted |= visit.shifted != 0;
   Cell writer = Cell::by_visit(cluster.remember(visit), flags), fine;  // `fine`: the last one that was looked at
   const auto range = [&](u32 from, u32 bytes) {
     for (u32 at = from >> shift; at <= (from + bytes - 1) >> shift; ++at) {
@@ -285,6 +368,10 @@ void Block::copy_writes(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
         for (Cell last = (written ? there.written_by : there.read_by)[at]; last && last.word != fine.word;
              last = cluster.before(last)) {
           if (last.made_for(writer) || ordered(w, lane, there, last)) {
+            if (launch.strict && &there == this && !last.made_for(writer) && !proxy_fenced(w, last)) {
+              report_visit(Problem::REFILL_NOT_FENCED, w, i, lane, u64(at) << shift, bytes, there, last);
+              break;
+            }
             if (!cluster.before(last)) fine = last;
             continue;
           }
@@ -344,6 +431,18 @@ void Block::copy_reads(Warp &w, const Instr &i, int lane, const BulkCopy &c) {
 bool Block::waited_in_vain(const Warp &w, int lane, u64 actor) const {
   const u64 polled = w.poll.address[lane] - reinterpret_cast<u64>(shared);
   return w.poll.mask >> lane & 1 && polled < launch.shared_bytes && actor == copies_on(index, polled);
+}
+
+// Where the mbarrier is that the lane has waited for last, if it passed at once: for a phase for which it had waited before,
+// or for the one before the first. NO_PC: it did not.
+u32 Block::waited_elsewhere(const Warp &w, int lane) const {
+  const u64 polled = w.poll.address[lane] - reinterpret_cast<u64>(shared);
+  if (!(w.poll.mask >> lane & 1) || polled >= launch.shared_bytes) return NO_PC;
+  const auto known = cluster.mbarriers.find(Cluster::address(*this, polled));
+  if (known == cluster.mbarriers.end()) return NO_PC;
+  const auto stale = known->second.stale.find(w.poll.pc);
+  const bool again = stale != known->second.stale.end() && stale->second.thread == thread(w, lane);
+  return again || !known->second.phases ? u32(polled) : NO_PC;
 }
 
 // ---- issuing ----
@@ -422,8 +521,9 @@ struct Issue {
   bool find_mbarrier(BulkCopy &c) {
     const auto known = b.cluster.mbarriers.find(c.mbarrier);
     if (known == b.cluster.mbarriers.end()) return fail(Problem::MBARRIER_NOT_THERE, c.mbarrier, 0);
-    const Mbarrier &m = known->second;
+    Mbarrier &m = known->second;
     if (b.launch.sanitize && !m.fenced && !c.given) {
+      m.fenced = true;  // told once
       const u64 at = b.cluster.block(c.mbarrier) == &b ? b.cluster.offset(c.mbarrier) : c.mbarrier;
       b.report(Problem::MBARRIER_NOT_FENCED, i.pc, b.thread(w, lane), at, 8, m.made_by_thread, m.made_at,
                m.made_by->block->index);
@@ -511,11 +611,7 @@ struct Issue {
 
   bool to_global(BulkCopy &c, u64 tile) {
     if (!place(tile, room_of(c), c.map.magic ? TILE_ALIGNMENT : PLAIN_ALIGNMENT, c.tile)) return false;
-    if (const u32 at = b.launch.sanitize ? shifted(c) : 0) {
-      const Visit *v = b.boxed(at);  // a box that came to the same place is what it was
-      if (!v || v->swizzle != c.map.swizzle || (v->shifted - at) % (128u << v->swizzle))
-        b.report(Problem::SWIZZLE_OFFSET, i.pc, b.thread(w, lane), at, 128u << c.map.swizzle);
-    }
+    if (b.launch.sanitize) b.store_shifted(w, i, lane, c);
     c.group = w.bulk_group[lane];
     c.time = c.group + 1;
     repeated = !c.reduction && std::any_of(w.bulk.begin(), w.bulk.end(), [&](const BulkCopy &other) {

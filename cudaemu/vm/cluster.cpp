@@ -28,6 +28,7 @@ void Cluster::start(u64 index) {
   visits.clear();
   mbarriers.clear();
   copies.clear();
+  shifted = false;
   late_arrivals.clear();
   events.clear();
   noting = false;
@@ -262,11 +263,16 @@ void Block::report_visit(Problem problem, const Warp &w, const Instr &i, int lan
   const u32 who = thread(w, lane);
   if (!last.visited()) {
     const bool same = &there == this;
-    const bool others = same && problem != Problem::NO_PROXY_FENCE;
+    const bool others = same && problem != Problem::NO_PROXY_FENCE && problem != Problem::REFILL_NOT_FENCED;
     report(problem, i.pc, who, address, bytes, last.other_than(others ? who : NO_PC), last.pc(), there.index);
     return;
   }
   const Visit &v = cluster.visits[last.visit()];
+  if (const u32 mbarrier = waited_elsewhere(w, lane);
+      problem != Problem::RACE_WRITE_AFTER_READ && v.copy && !is_cp_async(v.copy) && v.lane != WHOLE_WARP &&
+      mbarrier != NO_PC && !waited_in_vain(w, lane, v.copy))
+    return report(Problem::BULK_WAITED_ELSEWHERE, i.pc, who, address, mbarrier, v.warp * LANES + v.lane % LANES, v.pc,
+                  v.block);
   if (v.lane == WHOLE_WARP)
     problem = Problem::WGMMA_OPERAND_WRITTEN;
   else if (v.copy && !is_cp_async(v.copy))

@@ -88,6 +88,7 @@ void Block::start() {
     w.step = w.storing = 0;
     w.waits_at = NO_PC;
     w.force = w.watching = false;
+    w.met_apart.clear();
     w.reads = w.near_reads = w.own = w.polls = w.long_turns = 0;
     w.turns = 0;
     w.poll.mask = w.poll_of_others.mask = 0;
@@ -103,6 +104,7 @@ void Block::start() {
     w.read = 0;
     w.landed = 0;
     w.speculated.clear();
+    w.walks.clear();
     w.copies.clear();
     w.copies_issued = 0;
     w.copies_arriving = nullptr;
@@ -499,7 +501,7 @@ bool Block::meet(Warp &w, size_t chosen, const Instr &i, u32 active) {
     if (!(i.flags & ONE_MASK)) same &= ballot([named](u32 mask) { return mask == named; }, masks);
     const u32 absent = named & w.live & ~same;
     if (absent && !w.force) continue;
-    if (absent) report(Problem::WARP_DIVERGENCE, i.pc, thread(w, first), named, same);
+    if (absent) report_absent(w, i, first, named, same);
     if (const u32 outside = same & ~named) {
       report(Problem::OUTSIDE_MASK, i.pc, thread(w, __builtin_ctz(outside)), named, outside);
       go(outside);
@@ -517,37 +519,58 @@ bool Block::meet(Warp &w, size_t chosen, const Instr &i, u32 active) {
   const Group others{i.pc + 1, group.mask & ~(active & ~went), RUNNABLE};
   group.mask &= ~others.mask;
   group.waiting = FOR_LANES;
+  const u32 waiting = group.mask;
   if (others.mask) w.groups.push_back(others);
-  if (i.flags & WARP_BARRIER) meet_apart(w, i);
+  if (i.flags & ANYWHERE) meet_apart(w, i, waiting);
   return false;
 }
 
-// Lanes may meet at several `bar.warp.sync`: what counts is the mask. Nothing is exchanged there but the meeting itself.
-void Block::meet_apart(Warp &w, const Instr &last) {
-  const auto waits = [&](const Group &g) { return g.waiting == FOR_LANES && program.code[g.pc].flags & WARP_BARRIER; };
-  const auto lanes_with = [&](const Group &g, u32 named) {
-    return g.mask & ballot([named](u32 mask) { return mask == named; }, w.reg<u32>(program.code[g.pc].target));
-  };
-  const size_t count = w.groups.size();
-  for (size_t first = 0; first < count; ++first) {
-    const Group &here = w.groups[first];
-    if (!waits(here)) continue;
-    const u32 named = w.reg<u32>(program.code[here.pc].target)[__builtin_ctz(here.mask)];
-    u32 met = 0;
-    for (size_t g = 0; g < count; ++g)
-      if (waits(w.groups[g])) met |= lanes_with(w.groups[g], named);
-    if (named & w.live & ~met) continue;
-    for (size_t g = 0; g < count; ++g) {
-      if (!waits(w.groups[g])) continue;
-      const u32 pc = w.groups[g].pc, go = lanes_with(w.groups[g], named);
-      if (!go) continue;
-      if (launch.count) ++counters[pc].warps, counters[pc].threads += __builtin_popcount(go);
-      w.groups[g].mask &= ~go;
-      w.groups.push_back({pc + 1, go, RUNNABLE});
-    }
-    last.run(w, last, met);
-    break;  // the lanes of other masks met before
+// The lanes of `named` go on without some of them: say where one of those is, or how they came to be apart.
+void Block::report_absent(Warp &w, const Instr &i, int lane, u32 named, u32 here) {
+  const auto met = std::find_if(w.met_apart.begin(), w.met_apart.end(), [=](auto &m) { return m.mask == named; });
+  if (met != w.met_apart.end()) {
+    const u32 other = met->pc == i.pc ? met->other_pc : met->pc;
+    return report(Problem::WARP_MET_APART, i.pc, thread(w, lane), named, here, MANY_THREADS, other);
   }
+  const u32 absent = named & w.live & ~here;
+  const auto there = std::find_if(w.groups.begin(), w.groups.end(), [=](const Group &g) { return g.mask & absent; });
+  const bool known = there != w.groups.end() && there->pc != i.pc;
+  report(Problem::WARP_DIVERGENCE, i.pc, thread(w, lane), named, here,
+         known ? thread(w, __builtin_ctz(there->mask & absent)) : MANY_THREADS, known ? there->pc : NO_PC);
+}
+
+// The lanes of `came` wait at `last`. With those that wait at others of its kind they may be all that their mask names: PTX
+// asks for the same instruction with the same mask and qualifiers, not for the same place.
+void Block::meet_apart(Warp &w, const Instr &last, u32 came) {
+  std::vector<Group> gone;
+  for (u32 rest = came; rest;) {
+    const u32 named = w.reg<u32>(last.target)[__builtin_ctz(rest)];
+    const auto with_it = [&](const Instr &i, u32 lanes) {
+      return lanes & ballot([named](u32 mask) { return mask == named; }, w.reg<u32>(i.target));
+    };
+    rest &= ~with_it(last, rest);
+    std::vector<Standing> places;
+    u32 met = 0;
+    for (const Group &g : w.groups)
+      if (const Instr &i = program.code[g.pc]; g.waiting == FOR_LANES && same_exchange(i, last))
+        if (const u32 lanes = with_it(i, g.mask)) places.push_back({&i, lanes}), met |= lanes;
+    if (named & w.live & ~met) continue;
+    if (const u32 outside = met & ~named) {
+      report(Problem::OUTSIDE_MASK, last.pc, thread(w, __builtin_ctz(outside)), named, outside);
+      exchange(w, places, outside);
+    }
+    if (met & named) exchange(w, places, met & named);
+    for (const Standing &at : places) {
+      if (launch.count) ++counters[at.i->pc].warps, counters[at.i->pc].threads += __builtin_popcount(at.lanes);
+      gone.push_back({at.i->pc + 1, at.lanes, RUNNABLE});
+    }
+    auto known = std::find_if(w.met_apart.begin(), w.met_apart.end(), [=](auto &m) { return m.mask == named; });
+    if (known == w.met_apart.end()) known = w.met_apart.insert(known, MetApart{});
+    *known = {named, places.front().i->pc, places.back().i->pc};
+  }
+  for (const Group &went : gone)
+    for (Group &g : w.groups) g.mask &= ~went.mask;
+  w.groups.insert(w.groups.end(), gone.begin(), gone.end());
   w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group &g) { return !g.mask; }),
                  w.groups.end());
 }

@@ -119,6 +119,7 @@ static void merge(Launch &l, Worker &w) {
     to.requests += from.requests;
     to.cluster_requests += from.cluster_requests, to.cluster_bytes += from.cluster_bytes;
   }
+  for (const auto &[pc, votes] : w.by_address) l.by_address[pc] += votes;
   for (const auto &[key, finding] : w.findings) {
     auto [at, fresh] = l.findings.try_emplace(key, finding);
     if (fresh) continue;
@@ -277,7 +278,7 @@ struct LaunchSpec {
   u32 multiprocessors, cooperative;
   Heap *heap;
   const Launch *before;
-  u32 kept;
+  u32 kept, strict;
   UndefinedBytes *undefined;
   u64 first_block, end_block;  // of those that run, in whole clusters
 };
@@ -407,7 +408,7 @@ const char *vm_mirrors() {
     X(LaunchSpec, allocations) X(LaunchSpec, trace_first) X(LaunchSpec, trace_end) X(LaunchSpec, trace_limit)
     X(LaunchSpec, event_first) X(LaunchSpec, event_end) X(LaunchSpec, event_limit) X(LaunchSpec, budget)
     X(LaunchSpec, resident) X(LaunchSpec, multiprocessors) X(LaunchSpec, cooperative)
-    X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept) X(LaunchSpec, undefined)
+    X(LaunchSpec, heap) X(LaunchSpec, before) X(LaunchSpec, kept) X(LaunchSpec, strict) X(LaunchSpec, undefined)
     X(LaunchSpec, first_block) X(LaunchSpec, end_block)
     X(Finding, problem) X(Finding, pc) X(Finding, count) X(Finding, block) X(Finding, address) X(Finding, thread)
     X(Finding, size) X(Finding, other_thread) X(Finding, other_pc) X(Finding, other_block) X(Finding, other_launch)
@@ -501,6 +502,8 @@ Program *vm_program(const char *names, const u32 *words, const ProgramHeader *he
     p->tables.emplace_back(tables + n + 1, tables + n + 1 + tables[n]);
     n += 1 + tables[n];
   }
+  for (const Instr &i : p->code)
+    if (i.flags & ANYWHERE && i.kind == Kind::TOGETHER) p->anywhere[i.pc] = entries[i.pc];
   for (const Entry *entry : entries) p->stores.push_back(entry->about.effect == Effect::STORES);
   p->find_rounds();
   p->find_products(entries);
@@ -557,10 +560,13 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *para
       if (whole) *whole = 1;
     }
     l->allocations.push_back({row[0], row[1], written});
+    Allocation &made = l->allocations.back();
+    const u64 parts = (made.size + PART - 1) / PART;
+    if (whole && row[2] && made.size >= PART && memchr(whole - parts, NEW_PART, parts)) made.states = whole - 1;
   }
   if (spec->cooperative) l->allocations.push_back({reinterpret_cast<u64>(l->workspace), sizeof l->workspace, nullptr});
   std::sort(l->allocations.begin(), l->allocations.end(), [](auto &a, auto &b) { return a.base < b.base; });
-  l->count = spec->count, l->sanitize = spec->sanitize;
+  l->count = spec->count, l->sanitize = spec->sanitize, l->strict = spec->strict;
   l->trace_first = spec->trace_first, l->trace_end = spec->trace_end, l->trace_limit = spec->trace_limit;
   l->event_first = spec->event_first, l->event_end = spec->event_end, l->event_limit = spec->event_limit;
   l->budget = spec->budget;
@@ -613,6 +619,7 @@ const Counters *vm_counters(Launch *l) { return l->counters.data(); }
 
 u64 vm_findings(Launch *l, Finding *out, u64 limit) {
   u64 n = 0;
+  l->settle_tiles();
   for (const auto &[key, finding] : l->findings)
     if (n < limit) out[n++] = finding;
   return l->findings.size();

@@ -46,9 +46,15 @@ static void look_for_init(const Warp &w, const Instr &i, int lane, const Target 
              t.there->index);
 }
 
-// f(lane, target) for all lanes, one after the other. `atomic`: the sanitizer notes it as such. False if an address is none, which has been reported.
+// What may be done to another block's mbarrier: nothing; an arrival or the like, if the instruction is for all of the
+// cluster's shared memory or for generic addresses.
+enum Reaches { OWN, ANY };
+
+// f(lane, target) for all lanes, one after the other. `atomic`: the sanitizer notes it as such. False if an address is none,
+// which has been reported.
 template <class F>
-static bool each(Warp &w, const Instr &i, u32 mask, u32 base, u32 offset, u32 shape, bool atomic, F f) {
+static bool each(Warp &w, const Instr &i, u32 mask, u32 base, u32 offset, u32 shape, Reaches reaches, bool atomic,
+                 F f) {
   Block &b = *w.block;
   alignas(64) u64 address[LANES];
   addresses(w, base, offset, shape & 1, address);
@@ -57,6 +63,10 @@ static bool each(Warp &w, const Instr &i, u32 mask, u32 base, u32 offset, u32 sh
   for (u32 left = mask; left;) {
     Space space;
     u32 here = next_space(b, &left, address, &space);
+    if (space == Space::CLUSTER && (reaches == OWN || asked == Space::SHARED) && b.launch.sanitize) {
+      const int lane = __builtin_ctz(here);
+      b.report(Problem::MBARRIER_ELSEWHERE, i.pc, b.thread(w, lane), address[lane], reaches);
+    }
     for (u32 rest = space == Space::CLUSTER ? here : 0; rest; rest &= rest - 1) {  // no thread waits there any more
       const int lane = __builtin_ctz(rest);
       const Block *there = b.cluster.block(address[lane]);
@@ -185,7 +195,8 @@ static void change(Warp &w, const Instr &i, u32 m) {
     if (!access(w, i, {m, Space::SHARED, address, 8, 8, UNCOUNTED, UNTRACED, Noted::WRITTEN})) return;
   }
   u64 ended = 0;  // where this instruction has ended a phase
-  each(w, i, m, i.o[1], i.o[2], i.o[3], what != INIT, [&](int lane, const Target &t) {
+  const Reaches reaches = what == INIT || what == INVALIDATE ? OWN : ANY;
+  each(w, i, m, i.o[1], i.o[2], i.o[3], reaches, what != INIT, [&](int lane, const Target &t) {
     const u32 n = i.o[5] == ALL ? 1 : w.reg<u32>(i.o[5])[lane];
     Phase phase(t.word());
     const auto note = [&](EventKind kind, u32 number) {
@@ -279,7 +290,7 @@ static void test(Warp &w, const Instr &i, u32 m) {
   Poll &poll = w.poll;
   if (!(poll.mask & m)) w.poll_of_others = poll;
   poll.pc = i.pc, poll.mask = m, poll.bytes = 8;
-  each(w, i, m, i.o[1], i.o[2], i.o[3], true, [&](int lane, const Target &t) {
+  each(w, i, m, i.o[1], i.o[2], i.o[3], OWN, true, [&](int lane, const Target &t) {
     const auto known = b.cluster.mbarriers.find(t.address);
     if (known == b.cluster.mbarriers.end()) {
       b.report(Problem::MBARRIER_NOT_THERE, i.pc, b.thread(w, lane), shown(b, t), 0);
@@ -309,7 +320,8 @@ bool Block::report_mbarrier(const Poll &poll, u32 thread) {
     if (reinterpret_cast<u64>(&t.word()) != poll.address[__builtin_ctz(poll.mask)]) continue;
     const Phase phase(t.word());
     if (phase.pending)
-      report(Problem::DEADLOCK_MBARRIER, poll.pc, thread, shown(*this, t), phase.pending);
+      report(Problem::DEADLOCK_MBARRIER, poll.pc, thread, shown(*this, t) | u64(phase.expected) << 32, phase.pending,
+             mbarrier.made_by_thread, mbarrier.made_at, t.there->index);
     else if (phase.bytes > 0)
       report(Problem::DEADLOCK_BYTES, poll.pc, thread, shown(*this, t), phase.bytes, mbarrier.expecting, mbarrier.at);
     else
@@ -357,7 +369,7 @@ static void arrive_after_copies(Warp &w, const Instr &i, u32 m) {
   const PastPointer past = join(w.copies_arriving, b.launch.sanitize ? b.reads_over(w) : nullptr);
   auto &late = b.cluster.late_arrivals;
   const size_t before = late.size();
-  each(w, i, m, i.o[0], i.o[1], i.o[2], true, [&](int lane, const Target &t) {
+  each(w, i, m, i.o[0], i.o[1], i.o[2], OWN, true, [&](int lane, const Target &t) {
     if (!b.cluster.mbarriers.count(t.address)) {
       b.report(Problem::MBARRIER_NOT_THERE, i.pc, b.thread(w, lane), shown(b, t), 0);
       return b.halt();

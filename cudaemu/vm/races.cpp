@@ -120,13 +120,14 @@ static inline u64 of_both(u64 earlier, u64 mine) {
 // A row of granules, COUNT for each lane, that nobody else has written and one warp at most has read last. False if it is
 // something else.
 template <int LOG2>
-static bool read_row(u64 *written, u64 *read, u64 *second, u32 n, u64 mine, u64 last_epoch, bool last_mine) {
-  const u64 my_epoch = mine >> EPOCH_SHIFT;
+static bool read_row(u64 *written, u64 *read, u64 *second, u32 n, u64 mine, u64 last_epoch, bool last_mine,
+                     bool read_only) {
+  const u64 my_epoch = mine >> EPOCH_SHIFT, whoever = read_only ? ~0ull : 0;
   u64 foreign = 0, mixed = 0, lanes = 0;
   INDEPENDENT
   for (u32 c = 0; c < n; ++c) {
     const u64 me = mine + (c >> LOG2) * R_LANE_STEP;
-    foreign |= written[c] ? (written[c] ^ me) & ACTOR : 0;
+    foreign |= written[c] ? ((written[c] ^ me) & ACTOR) | whoever : 0;
     mixed |= ((read[c] >> EPOCH_SHIFT) ^ last_epoch) | (read[c] & ~mine & R_STRONG);
     lanes |= (read[c] ^ me) & ACTOR;
   }
@@ -159,7 +160,7 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
     const bool last_mine = !e || (e->block == index && e->warp == w.index);
     const auto row = [&](auto log2) {
       return read_row<log2>(written + first, read + first, second + first, u32(last - first + 1), mine, last_epoch,
-                            last_mine);
+                            last_mine, i.flags & READ_ONLY);
     };
     switch (__builtin_ctz(bytes) - int(cells.shift)) {
       case 0:
@@ -187,7 +188,8 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
         word && (word ^ me) & ACTOR && !ordered_globally(w, cells.origin + (at << cells.shift), word, me)) {
       report_race(word & R_SAME ? Problem::SAME_VALUE : Problem::GLOBAL_READ_AFTER_WRITE, w, i, lane + int(behind),
                   cells.origin + begin, bytes, word, me);
-    }
+    } else if (word && i.flags & READ_ONLY)
+      report_race(Problem::READ_ONLY_WRITTEN, w, i, lane + int(behind), cells.origin + begin, bytes, word, me);
     const u64 before = get(read + at), epoch_before = before >> EPOCH_SHIFT;
     if (epoch_before == my_epoch) {
       if (before & ~me & R_STRONG)
@@ -216,12 +218,20 @@ void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u
     const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
     return e.block == index && e.warp == w.index;
   };
+  const auto read_only = [&](u64 word) {
+    const u64 pc = word & R_PC_MASK;
+    return pc < R_PC_MASK && program.code[pc].flags & READ_ONLY;
+  };
   for (u64 at = first; at <= last; ++at) {
     const u64 word = get(written + at), one = get(read + at), other = get(second + at);
     const auto races = [&](u64 earlier, bool over) {
       return earlier && (earlier ^ mine) & ACTOR &&
              !ordered_globally(w, cells.origin + (at << cells.shift), earlier, mine, over);
     };
+    for (const u64 earlier : {one, other})
+      if (launch.strict && earlier && read_only(earlier) && !races(earlier, true))
+        report_race(Problem::READ_ONLY_EARLIER, w, i, lane, std::max(address, cells.origin + (at << cells.shift)),
+                    bytes, earlier, mine);
     if (!races(word, false) && !races(one, true) && !races(other, true)) {
       put(written + at, mine);
       if (one) put(read + at, 0);
@@ -284,7 +294,7 @@ void Block::race_read(Warp &w, const Instr &i, u32 mask, const u64 *address, u32
 
 // The usual store: of a row that no other warp has touched. False if it needs a closer look.
 bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
-  if (early(w, ALL)) return false;
+  if (early(w, ALL) || launch.strict) return false;
   if (!launch.races.load(std::memory_order_relaxed)) return true;
   const Cells *cells = cells_of(address, bytes);
   if (!cells) return true;

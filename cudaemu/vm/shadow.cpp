@@ -177,10 +177,8 @@ void Block::read_granule(const Warp &w, const Instr &i, u32 lanes, u32 at, u32 b
     report(Problem::COPY_IN_FLIGHT, i.pc, thread(w, lane), where, bytes, written.other_than(NO_PC), written.pc());
   else if (!written) {
     if (!may_pad(i, at)) report(Problem::SHARED_UNINITIALISED, i.pc, thread(w, lane), where, bytes);
-  } else {
+  } else
     look_for_race(Problem::RACE_READ_AFTER_WRITE, w, i, lanes, where, bytes, written, mine);
-    if (const Visit *v = boxed(where); v && v->shifted) report_shifted(*v, thread(w, lane), i.pc);
-  }
   // Warps that read at different times may each have told somebody that they have: a word would have the last one's time.
   const bool apart = read && !read.visited() && read.time() != mine.time() && !mine.is(STRENGTH) &&
                      (read.is(BY_MANY_WARPS) || read.warp() != w.index);
@@ -216,6 +214,7 @@ Cell Block::after(const Warp &w, const Instr &i, int lane, Cell earlier, Cell mi
 // `for_warp`: what is read goes to more lanes than the one that gave the address.
 void Block::shadow_read(const Warp &w, u32 mask, const u64 *address, u32 bytes, const Instr &i, const Pattern &p,
                         bool for_warp) {
+  if (cluster.shifted) read_shifted(w, mask, address, i);
   w.read = w.time;
   const u32 shift = program.granule_log2, count = std::max(bytes >> shift, 1u);
   const u64 flags = strength(i);

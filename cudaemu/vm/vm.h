@@ -44,7 +44,7 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
 #define FLAGS(X) \
   X(FTZ, 1) X(SAT, 2) X(RELU, 16) X(NOT_PRED, 64) \
   X(ONE_MASK, 128)     /* TOGETHER: all lanes name the same members */ \
-  X(WARP_BARRIER, 256) /* TOGETHER: only to meet */ \
+  X(ANYWHERE, 256)     /* TOGETHER: its lanes may stand at several such, which the mask and the qualifiers tell apart */ \
   X(STRONG, 512)       /* memory that other threads are meant to see; BRANCH: around a load of such */ \
   X(ACQUIRE, 1024) X(RELEASE, 2048) \
   X(SPIN, 4096)        /* relaxed, acquire, release; or a STRONG load in a loop that stores nothing: somebody waits */ \
@@ -55,7 +55,8 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(DEPENDENT, 262144) /* a SIGNAL whose value comes of loads */ \
   X(SPECULATED, 524288) /* a load whose value matters only if something SETTLING says so */ \
   X(MAY_PAD, 1048576)  /* a load or a store of a part of a structure, perhaps a gap that nobody writes */ \
-  X(OF_TILE, 2097152)  /* of a tile, of which several threads may hold the same element: a store to shared memory, or \
+  X(READ_ONLY, 2097152) /* a load of memory that no thread may write during the launch */ \
+  X(OF_TILE, 4194304)  /* of a tile, of which several threads may hold the same element: a store to shared memory, or \
                           a SPECULATED load, of which each element matters by itself */ \
   X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 // clang-format on
@@ -142,6 +143,7 @@ struct Instr {
   X(CLUSTER_TWICE, "barrier divergence", 0)                    \
   X(CLUSTER_NOT_ARRIVED, "barrier divergence", 0)              \
   X(WARP_DIVERGENCE, "warp divergence", 0)                     \
+  X(WARP_MET_APART, "warp divergence", 0)                      \
   X(OUTSIDE_MASK, "lane outside its mask", 0)                  \
   X(BLOCK_NOT_STARTED, "block of the cluster not there", 0)    \
   X(BLOCK_MAY_END, "block of the cluster not there", 0)        \
@@ -158,27 +160,32 @@ struct Instr {
   X(WGMMA_SWIZZLE, "other swizzle", 0)                         \
   X(WGMMA_NO_FENCE, "missing wgmma.fence", 0)                  \
   X(NO_PROXY_FENCE, "missing proxy fence", 0)                  \
+  X(REFILL_NOT_FENCED, "missing proxy fence", 0)               \
   X(COPY_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_IN_FLIGHT, "copy in flight", 0)                       \
   X(BULK_OTHER_PHASE, "copy in flight", 0)                     \
+  X(BULK_WAITED_ELSEWHERE, "copy in flight", 0)                \
   X(BULK_STILL_READS, "copy in flight", 0)                     \
   X(BULK_STILL_WRITES, "copy in flight", 0)                    \
   X(BULK_AT_EXIT, "copy in flight", 0)                         \
   X(BULK_AFTER_EXIT, "copy in flight", 0)                      \
   X(MBARRIER_EARLY, "mbarrier", 0)                             \
+  X(MBARRIER_ELSEWHERE, "mbarrier", 0)                         \
   X(MBARRIER_INIT_RACE, "mbarrier", 0)                         \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
+  X(DEADLOCK_OVERRUN, "deadlock", 702)                         \
+  X(DEADLOCK_STALE, "deadlock", 702)                           \
   X(DEADLOCK_BYTES, "deadlock", 702)                           \
   X(DEADLOCK_EXCESS, "deadlock", 702)                          \
   X(DEADLOCK_MBARRIER, "deadlock", 702)                        \
   X(DEADLOCK_BROUGHT, "deadlock", 702)                         \
-  X(DEADLOCK_STALE, "deadlock", 702)                           \
-  X(DEADLOCK_OVERRUN, "deadlock", 702)                         \
   X(GLOBAL_READ_AFTER_WRITE, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_READ, "global race", 0)                 \
   X(GLOBAL_WRITE_AFTER_WRITE, "global race", 0)                \
+  X(READ_ONLY_WRITTEN, "read-only load", 0)                    \
+  X(READ_ONLY_EARLIER, "read-only load", 0)                    \
   X(EARLY_READ_AFTER_WRITE, "race with the kernel before", 0)  \
   X(EARLY_WRITE_AFTER_READ, "race with the kernel before", 0)  \
   X(EARLY_WRITE_AFTER_WRITE, "race with the kernel before", 0) \
@@ -190,6 +197,7 @@ struct Instr {
   X(UNDEFINED_ATOMIC, "undefined value", 0)                    \
   X(UNDEFINED_PRINT, "undefined value", 0)                     \
   X(UNDEFINED_STORE, "undefined value", 0)                     \
+  X(SWIZZLE_UNCLEAR, "tile within a pattern", 0)               \
   X(MBARRIER_NOT_FENCED, "mbarrier without a fence", 0)        \
   X(SAME_VALUE, "same value written", 0)                       \
   X(REPLICAS_DIFFER, "replicas differ", 0)
@@ -330,6 +338,7 @@ struct Allocation {
   u64 base, size;
   u8 *written;             // one byte per byte, 0 = never; null = all of it has been
   Cells *cells = nullptr;  // races.cpp; null = not looked after
+  u8 *states = nullptr;    // of its parts, backwards, if some may be new (memory.py); null = none is
 };
 
 // Whether so many bytes lie within the `size` bytes from `base` on. The last addresses that there are do not wrap.
@@ -403,6 +412,15 @@ struct WgmmaRegister {
   u32 touched = NO_PC;  // who else has read or written it since the last wgmma.fence
 };
 
+// Lanes of one mask have met at two places.
+struct MetApart { u32 mask, pc, other_pc; };
+
+// Where lanes last read a tile that begins within a pattern of its swizzle: bulk.cpp.
+struct Walk {
+  u32 pc, mask = 0;  // of the copy that brought it; lanes
+  u32 at[LANES];
+};
+
 struct Warp {
   u8 *frame;
   u8 *undefined = nullptr;  // undefined.cpp: a frame of what is undefined in the other; null if nothing can be
@@ -411,12 +429,13 @@ struct Warp {
   u32 origin = 0;           // pc of the shuffle or the store that gave it something undefined last; or NO_PC
   Block *block;
   u32 index;
-  u32 live = 0;          // lanes that have not exited
-  u32 seq = 0;           // memory instructions so far (trace)
-  u64 step = 0;          // instructions so far, where events are noted
-  u64 storing = 0;       // the number, plus one, of its last event, if that is STORED
-  u32 waits_at = NO_PC;  // where it has noted that it waits for an mbarrier, or for wgmma
-  bool force = false;    // the next TOGETHER instruction runs with the lanes that are here
+  u32 live = 0;                     // lanes that have not exited
+  u32 seq = 0;                      // memory instructions so far (trace)
+  u64 step = 0;                     // instructions so far, where events are noted
+  u64 storing = 0;                  // the number, plus one, of its last event, if that is STORED
+  u32 waits_at = NO_PC;             // where it has noted that it waits for an mbarrier, or for wgmma
+  bool force = false;               // the next TOGETHER instruction runs with the lanes that are here
+  std::vector<MetApart> met_apart;  // by mask, the last time
   std::vector<Group> groups;
   // Does it make progress? See Block::same_again.
   u64 reads = 0;              // loads and atomics so far
@@ -439,6 +458,7 @@ struct Warp {
   u32 epoch = 0, epoch_time = 0;         // races.cpp
   u32 waited = 0;                        // lanes that know the launch before to be over: dependent.cpp
   std::vector<Speculated> speculated;    // memory.cpp
+  mutable std::vector<Walk> walks;       // bulk.cpp
   std::vector<Copy> copies;              // in flight
   u32 copy_group[LANES] = {};            // number of the group that each lane is filling
   u32 copies_issued = 0;                 // so far

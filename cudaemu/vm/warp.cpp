@@ -140,6 +140,84 @@ static void convert_address(Warp &w, const Instr &i, u32 m) {
   }
 }
 
+// ---- at several places ----
+
+bool Block::same_exchange(const Instr &a, const Instr &b) const {
+  if (&a == &b) return true;
+  if (!(a.flags & b.flags & ANYWHERE) || a.kind != b.kind || a.run != b.run) return false;
+  u32 n = 0;
+  for (const char *at = program.anywhere.at(a.pc)->operands; *at; ++n) {
+    if (*at == 'n' && a.o[n] != b.o[n]) return false;
+    while (*at && *at++ != ' ') continue;
+  }
+  return true;
+}
+
+// The lanes of `mask` have met at these places. The instruction is executed once, in a frame that has nothing but its
+// operands, which come from the registers that each place names and go to those.
+void Block::exchange(Warp &w, const std::vector<Standing> &places, u32 mask) {
+  const Instr &first = *places.front().i;
+  struct Operand {
+    u32 number, width;
+    bool target;
+  };
+  std::vector<Operand> operands;
+  std::vector<u32> o(first.o, first.o + first.count);
+  u32 n = 0;
+  for (const char *at = program.anywhere.at(first.pc)->operands; *at; ++n) {
+    const auto names = [n](const Standing &s) { return s.i->o[n] != ALL; };
+    if (*at != 'n' && std::any_of(places.begin(), places.end(), names)) {
+      operands.push_back({n, u32(at[1] - '0'), *at == 'd'});
+      o[n] = program.spare(n, operands.back().width);
+    }
+    while (*at && *at++ != ' ') continue;
+  }
+  const u32 bytes = program.frame_bytes + 5 * Program::SPARE_BYTES;
+  std::vector<u8> values(bytes), bits(w.undefined ? bytes : 0);
+  u8 *const frame = w.frame, *const undefined = w.undefined;
+  const auto move = [&](const Operand &x, const Standing &at, u8 *spare, u8 *real, bool negate) {
+    const u32 there = at.i->o[x.number], lanes = x.target ? at.lanes & mask : at.lanes;
+    if (there == ALL) return;
+    u8 *const from = x.target ? spare + o[x.number] : real + there, *const to =
+                                                                        x.target ? real + there : spare + o[x.number];
+    if (!x.width) {
+      const u32 bit = (bits_of<u32>(to) & ~lanes) | ((bits_of<u32>(from) ^ (negate ? ALL : 0)) & lanes);
+      return void(memcpy(to, &bit, sizeof bit));
+    }
+    for (u32 rest = lanes; rest; rest &= rest - 1) {
+      const u32 lane = __builtin_ctz(rest) * x.width;
+      memcpy(to + lane, from + lane, x.width);
+    }
+  };
+  Flow flow;
+  Instr i = first;
+  i.o = o.data();
+  i.flags &= ~(NOT_PRED | TRACKED);
+  for (const Standing &at : places)
+    if (at.i->flags & TRACKED) i.flags |= TRACKED, flow.rule = program.flows.at(at.i->pc).rule;
+  for (const bool target : {true, false})
+    for (const Operand &x : operands)
+      if (x.target == target) flow.offsets.push_back(o[x.number]), ++(target ? flow.targets : flow.sources);
+  for (const Operand &x : operands)
+    for (const Standing &at : places) {
+      if (x.target) continue;
+      move(x, at, values.data(), frame, at.i->flags & NOT_PRED);
+      if (undefined) move(x, at, bits.data(), undefined, false);
+    }
+  w.frame = values.data();
+  if (undefined) w.undefined = bits.data();
+  if (w.tainted && flow.rule) flow.rule(w, i, flow, mask);
+  i.run(w, i, mask);
+  w.frame = frame;
+  w.undefined = undefined;
+  for (const Operand &x : operands)
+    for (const Standing &at : places) {
+      if (!x.target) continue;
+      move(x, at, values.data(), frame, false);
+      if (undefined && at.i->flags & TRACKED) move(x, at, bits.data(), undefined, false);
+    }
+}
+
 void register_warp(Registry &r) {
   constexpr About votes = About::does(Effect::EXCHANGES, "vote", Undefined::ALL_LANES);
   constexpr About lanes_here = About::does(Effect::OBSERVES, "vote", Undefined::ALL_OF_IT);

@@ -256,7 +256,7 @@ void Block::issue(Warp &w, Warpgroup::Part mine) {
       if (phase && !together)
         report(Problem::WGMMA_PATTERN, i.pc, who, m.start, m.swizzled | u32(is_a) << 16);
       else if (moved && !phase)
-        report_shifted(*v, who, i.pc);
+        report_shifted(*v, Problem::SWIZZLE_OFFSET, -CERTAIN, who, i.pc);
     }
     const auto access = [&](u32 number, bool result) {
       const WgmmaRegister &r = w.registers[number];

@@ -88,10 +88,20 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 // Closes a group: the wgmma that this warpgroup has started since the last one.
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most N of this warpgroup's youngest groups are still running.
-template <int N>
-__device__ __forceinline__ void wgmma_wait() {
+// Sums that wgmma has written: the compiler may move what reads a register above a wait that does not name it, and each
+// is named here, as if it changed.
+template <int TILES>
+__device__ __forceinline__ void wgmma_wrote(float (&sums)[TILES][4]) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+    asm volatile("" : "+f"(sums[tile][0]), "+f"(sums[tile][1]), "+f"(sums[tile][2]), "+f"(sums[tile][3])::"memory");
+}
+
+// Waits until at most N of this warpgroup's youngest groups are still running. The others have written `sums`.
+template <int N, typename... Sums>
+__device__ __forceinline__ void wgmma_wait(Sums &...sums) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  (wgmma_wrote(sums), ...);
 }
 
 // The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
@@ -220,8 +230,8 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(
 
     const int ahead = slice + STAGES - 1;
     if (ahead < slices) copy_slice(ahead, ring[ahead % STAGES]);
-    cp_async_commit();  // empty groups at the end keep the count right
-    wgmma_wait<0>();    // the products have read their tiles and written acc
+    cp_async_commit();   // empty groups at the end keep the count right
+    wgmma_wait<0>(acc);  // the products have read their tiles and written acc
   }
 
   // 4. Round once, at the end, and store straight from the registers, two neighbours at a time.

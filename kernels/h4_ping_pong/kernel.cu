@@ -126,10 +126,20 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 // Closes a group: the wgmma that this warpgroup has started since the last one.
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most N of this warpgroup's youngest groups are still running.
-template <int N>
-__device__ __forceinline__ void wgmma_wait() {
+// Sums that wgmma has written: the compiler may move what reads a register above a wait that does not name it, and each
+// is named here, as if it changed.
+template <int TILES>
+__device__ __forceinline__ void wgmma_wrote(float (&sums)[TILES][4]) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+    asm volatile("" : "+f"(sums[tile][0]), "+f"(sums[tile][1]), "+f"(sums[tile][2]), "+f"(sums[tile][3])::"memory");
+}
+
+// Waits until at most N of this warpgroup's youngest groups are still running. The others have written `sums`.
+template <int N, typename... Sums>
+__device__ __forceinline__ void wgmma_wait(Sums &...sums) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  (wgmma_wrote(sums), ...);
 }
 
 // The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
@@ -332,7 +342,7 @@ __global__ void __launch_bounds__(THREADS, 1) gemm_kernel(
       if (slice > 0 && thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty[(position - 1) % STAGES]));
     }
     if (PING_PONG && turn + 1 < turns) named_barrier_arrive(other_turn, CONSUMERS * 128);
-    wgmma_wait<0>();  // acc is complete
+    wgmma_wait<0>(acc[0], acc[1]);  // acc is complete
     if (thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty[(turn * slices + slices - 1) % STAGES]));
 
     // 4. Round once, at the end: registers -> shared, swizzled -> global, by TMA, while the next tile is multiplied.

@@ -128,10 +128,20 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 // Closes a group: the wgmma that this warpgroup has started since the last one.
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most N of this warpgroup's youngest groups are still running.
-template <int N>
-__device__ __forceinline__ void wgmma_wait() {
+// Sums that wgmma has written: the compiler may move what reads a register above a wait that does not name it, and each
+// is named here, as if it changed.
+template <int TILES>
+__device__ __forceinline__ void wgmma_wrote(float (&sums)[TILES][4]) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+    asm volatile("" : "+f"(sums[tile][0]), "+f"(sums[tile][1]), "+f"(sums[tile][2]), "+f"(sums[tile][3])::"memory");
+}
+
+// Waits until at most N of this warpgroup's youngest groups are still running. The others have written `sums`.
+template <int N, typename... Sums>
+__device__ __forceinline__ void wgmma_wait(Sums &...sums) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  (wgmma_wrote(sums), ...);
 }
 
 // The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
@@ -317,7 +327,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       wgmma_scores<KEYS>(s, descriptor(q, 16, EIGHT_ROWS), descriptor(k, 16, EIGHT_ROWS), d > 0);
     }
     wgmma_commit();
-    wgmma_wait<0>();  // the products have read K and written s
+    wgmma_wait<0>(s);  // the products have read K and written s
     give_back(tile);
 
     // 4. Online softmax, of rows that lie in a quad.
@@ -357,7 +367,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     for (int key = 0; key < KEYS; key += WGMMA_K)
       wgmma_values<HEAD_DIM>(o, p[key / WGMMA_K], descriptor(V_rows + key * 128, KV_BOX, EIGHT_ROWS));
     wgmma_commit();
-    wgmma_wait<0>();  // the products have read p and V and written o
+    wgmma_wait<0>(o);  // the products have read p and V and written o
     give_back(tile + 1);
   }
 

@@ -157,10 +157,20 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 // Closes a group: the wgmma that this warpgroup has started since the last one.
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most N of this warpgroup's youngest groups are still running.
-template <int N>
-__device__ __forceinline__ void wgmma_wait() {
+// Sums that wgmma has written: the compiler may move what reads a register above a wait that does not name it, and each
+// is named here, as if it changed.
+template <int TILES>
+__device__ __forceinline__ void wgmma_wrote(float (&sums)[TILES][4]) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+    asm volatile("" : "+f"(sums[tile][0]), "+f"(sums[tile][1]), "+f"(sums[tile][2]), "+f"(sums[tile][3])::"memory");
+}
+
+// Waits until at most N of this warpgroup's youngest groups are still running. The others have written `sums`.
+template <int N, typename... Sums>
+__device__ __forceinline__ void wgmma_wait(Sums &...sums) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  (wgmma_wrote(sums), ...);
 }
 
 // The descriptor of an operand with the 128-byte swizzle: address, leading and stride in bytes (kept in units of 16).
@@ -597,7 +607,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
       bulk_wait_read<0>();  // TMA has read the last tile's O: the producer may overwrite it
       mbarrier_arrive(shared_address(&shared.empty_Q[(count - 1) % 2]));
     }
-    wgmma_wait<0>();
+    wgmma_wait<0>(s);
     give_back(shared.empty_K, position);
     weigh(0, p[0], true);
 
@@ -605,7 +615,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
     const auto step = [&](int tile, const Weights &p_before, Weights &p) {
       const unsigned at = position + tile;
       const auto end_values = [&] {
-        wgmma_wait<0>();  // the products have read p_before and V and written o
+        wgmma_wait<0>(o);  // the products have read p_before and V and written o
         give_back(shared.empty_V, at - 1);
       };
       wait_for(shared.full_K, at);
@@ -615,7 +625,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
       wait_for(shared.full_V, at - 1);
       start_values(p_before, at - 1);
       if (TURNS && (consumer < CONSUMERS - 1 || tile + 1 < work.tiles)) named_barrier_arrive(next_turn, 256);
-      wgmma_wait<SCORES_AHEAD ? 1 : 0>();  // the scores are there
+      wgmma_wait<SCORES_AHEAD ? 1 : 0>(s);  // the scores are there
       give_back(shared.empty_K, at);
       if (COPIES == 1) end_values();  // p is p_before
       weigh(tile, p, false);
@@ -641,7 +651,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
       start_values(p[0], position - 1);
     else
       start_values(p[COPIES - 1], position - 1);
-    wgmma_wait<0>();
+    wgmma_wait<0>(o);
     give_back(shared.empty_V, position - 1);
 
     // 4. Divide by the sums. Parts of a split row are combined later, and stay in fp32.

@@ -148,10 +148,20 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 // Closes a group: the wgmma that this warpgroup has started since the last one.
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most N of this warpgroup's youngest groups are still running.
-template <int N>
-__device__ __forceinline__ void wgmma_wait() {
+// Sums that wgmma has written: the compiler may move what reads a register above a wait that does not name it, and each
+// is named here, as if it changed.
+template <int TILES>
+__device__ __forceinline__ void wgmma_wrote(float (&sums)[TILES][4]) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+    asm volatile("" : "+f"(sums[tile][0]), "+f"(sums[tile][1]), "+f"(sums[tile][2]), "+f"(sums[tile][3])::"memory");
+}
+
+// Waits until at most N of this warpgroup's youngest groups are still running. The others have written `sums`.
+template <int N, typename... Sums>
+__device__ __forceinline__ void wgmma_wait(Sums &...sums) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  (wgmma_wrote(sums), ...);
 }
 
 // The descriptor of an operand whose rows lie along K and have WIDTH bytes, 64 or 128, with the swizzle of that width:
@@ -515,10 +525,10 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       start_scores(at);
       wait_for(shared.full_V, at - 1);
       start_values(p_before, at - 1);
-      wgmma_wait<1>();  // the scores are there
+      wgmma_wait<1>(s);  // the scores are there
       give_back(shared.empty_K, at);
       weigh(p, false);
-      wgmma_wait<0>();  // the products have read p_before and V and written o
+      wgmma_wait<0>(o);  // the products have read p_before and V and written o
       give_back(shared.empty_V, at - 1);
       add_sums(before);
       if (moved) {
@@ -550,7 +560,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     wait_for(shared.full_K, position);
     wgmma_fence();
     start_scores(position);
-    wgmma_wait<0>();
+    wgmma_wait<0>(s);
     give_back(shared.empty_K, position);
     weigh(p_even, true);
     for (int tile = 1; tile < tiles; tile += 2) {
@@ -563,7 +573,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       start_values(p_even, position + tiles - 1);
     else
       start_values(p_odd, position + tiles - 1);
-    wgmma_wait<0>();
+    wgmma_wait<0>(o);
     give_back(shared.empty_V, position + tiles - 1);
     add_sums(of_tile);
 

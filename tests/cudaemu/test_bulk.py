@@ -413,7 +413,8 @@ def test_the_source_must_be_written_before():
 
 def test_two_blocks_store_to_one_place():
     everybody = STORE + COMMIT + WAIT.format(0)
-    assert set(run(everybody, grid=(2,))[0]) & {"global race", "copy in flight"}
+    found, _, result = run(everybody, grid=(2,))
+    assert found == ["copy in flight"] and "or two tiles have the same place" in result.findings[0].message
     reduction = everybody.replace("cp.async.bulk.global.", "cp.reduce.async.bulk.global.").replace(
         "bulk_group [", "bulk_group.add.u32 ["
     )
@@ -667,11 +668,39 @@ SHIFTED = r"""
 #include <cuda/ptx>
 #include <cuda_fp16.h>
 namespace ptx = cuda::ptx;
-// 72 rows of 64 halves go through a tile with a swizzle of 128 bytes. `read`: a thread reads it. `multiply`: wgmma
-// does, from that row on.
+// 72 rows of 64 halves go through a tile with a swizzle of 128 bytes. `read`: who reads or writes it, and whether he
+// exchanges chunks by the rows of the tile or by the address. `multiply`: wgmma does, from that row on.
 constexpr int ROWS = 72, NONE = -1;
+enum { NOBODY, ONCE, ALONG_ROWS, DOWN_COLUMNS, ALONE, BY_LDMATRIX, WRITTEN };
+__device__ half *place(half *tile, int row, int col, bool by_address) {
+  const unsigned at = __cvta_generic_to_shared(tile + row * 64 + col), key = by_address ? at >> 7 : row;
+  return (half *)__cvta_shared_to_generic(at ^ (key & 7) << 4);
+}
+__device__ void touch(half *tile, float *out, int how, bool by_address) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float sum = 0;
+  if (how == ALONG_ROWS)
+    for (int row = warp; row < ROWS; row += 4) sum += float(*place(tile, row, lane * 2, by_address));
+  if (how == DOWN_COLUMNS)
+    for (int col = warp; col < 64; col += 4) sum += float(*place(tile, lane, col, by_address));
+  if (how == ALONE && threadIdx.x == 0)
+    for (int row = 0; row < ROWS; ++row) sum += float(*place(tile, row, 16, by_address));
+  if (how == BY_LDMATRIX) {
+    const unsigned at = __cvta_generic_to_shared(place(tile, lane % 16 + warp * 16, lane / 16 * 8, by_address));
+    unsigned d[4];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+    sum = d[0] + d[1] + d[2] + d[3];
+  }
+  if (how == WRITTEN)
+    for (int i = threadIdx.x; i < ROWS * 8; i += 128) {
+      const uint4 whole = {};
+      *(uint4 *)place(tile, i / 8, i % 8 * 8, by_address) = whole;
+    }
+  if (how > ONCE && how != WRITTEN) out[threadIdx.x] = sum;
+}
 __global__ void through(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to, float *out,
-                        int shift, bool read, int multiply, int base) {
+                        int shift, int read, bool by_address, int multiply, int base) {
   __shared__ __align__(1024) half room[ROWS * 64 + 1024];
   __shared__ uint64_t full;
   half *const tile = room + shift / 2;
@@ -695,14 +724,18 @@ __global__ void through(const __grid_constant__ CUtensorMap from, const __grid_c
     const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
     for (int i = 0; i < 4; ++i) out[(row + i / 2 * 8) * 8 + column + i % 2] = d[i];
   }
+  touch(tile, out, read, by_address);
+  ptx::fence_proxy_async(ptx::space_shared);
+  __syncthreads();
   if (threadIdx.x == 0) {
-    if (read) *out = tile[33];
+    if (read == ONCE) *out = tile[33];
     ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &to, corner, tile);
     ptx::cp_async_bulk_commit_group();
     ptx::cp_async_bulk_wait_group(ptx::n32_t<0>());
   }
 }
-extern "C" int move_tile(half *in, half *copy, float *out, int shift, int read, int multiply, int base) {
+extern "C" int move_tile(half *in, half *copy, float *out, int shift, int read, int by_address, int multiply,
+                         int base) {
   CUtensorMap maps[2];
   const cuuint64_t size[] = {64, ROWS}, stride[] = {128};
   const cuuint32_t box[] = {64, ROWS}, step[] = {1, 1};
@@ -710,7 +743,7 @@ extern "C" int move_tile(half *in, half *copy, float *out, int shift, int read, 
     cuTensorMapEncodeTiled(&maps[k], CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, k ? copy : in, size, stride, box, step,
                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  through<<<1, 128>>>(maps[0], maps[1], out, shift, read, multiply, base);
+  through<<<1, 128>>>(maps[0], maps[1], out, shift, read, by_address, multiply, base);
   return cudaDeviceSynchronize();
 }
 """
@@ -723,31 +756,53 @@ def shifted():
 
 @pytest.mark.core(every=4)
 @pytest.mark.parametrize(
-    ("shift", "read", "multiply", "base", "right", "words"),
+    ("shift", "multiply", "base", "right", "words"),
     [
-        (0, 1, None, 0, True, None),
-        (384, 0, None, 0, True, None),  # from copy to copy
-        (384, 1, None, 0, True, " reads it at line "),
-        (0, 0, 0, 0, True, None),
-        (384, 0, 0, 0, True, None),  # from copy to wgmma
-        (384, 0, 0, 3, False, " reads it at line "),  # wgmma goes by the rows
-        (0, 0, 0, 3, False, "must begin in the first row of a pattern"),
-        (384, 0, 1, 0, True, "must begin in the first row of a pattern"),  # that of the copy
+        (384, None, 0, True, None),  # from copy to copy
+        (0, 0, 0, True, None),
+        (384, 0, 0, True, None),  # from copy to wgmma
+        (384, 0, 3, False, " reads it at line "),  # wgmma goes by the rows
+        (0, 0, 3, False, "must begin in the first row of a pattern"),
+        (384, 1, 0, True, "must begin in the first row of a pattern"),  # that of the copy
     ],
 )
-def test_a_tile_may_begin_within_a_pattern_if_all_go_by_the_address(shifted, shift, read, multiply, base, right, words):
-    """Copies and wgmma do, wherever a tile begins; a thread that reads rows does not."""
+def test_a_tile_may_begin_within_a_pattern_if_all_go_by_the_address(shifted, shift, multiply, base, right, words):
+    """Copies and wgmma do, wherever a tile begins."""
     rng, first = np.random.default_rng(0), multiply or 0
     tile = rng.integers(-4, 5, (72, 64)).astype(np.float16)
     copied, out = np.zeros_like(tile), np.zeros((64, 8), np.float32)
     row = -1 if multiply is None else multiply
-    report = shifted.call("move_tile", tile, copied, out, shift, read, row, base)
+    report = shifted.call("move_tile", tile, copied, out, shift, 0, 0, row, base)
     assert report.status == 0 and (copied == tile).all(), report
     assert set(kinds(report)) == ({"misaligned"} if words else set())
     assert all(words in finding.message for finding in report.findings)
     if multiply is not None:
         used = tile[first:, :16].astype(np.float32)
         assert (out == used[:64] @ used[:8].T).all() == right
+
+
+NOBODY, ONCE, ALONG_ROWS, DOWN_COLUMNS, ALONE, BY_LDMATRIX, WRITTEN = range(7)
+
+
+@pytest.mark.core(every=5)
+@pytest.mark.parametrize("shift", [0, 128, 384])
+@pytest.mark.parametrize("by_address", [0, 1])
+@pytest.mark.parametrize("read", [ALONG_ROWS, DOWN_COLUMNS, ALONE, BY_LDMATRIX, WRITTEN])
+def test_threads_may_go_by_the_address(shifted, read, by_address, shift):
+    """Who exchanges the chunks of a row by the row's number is wrong where a tile begins within a pattern. From which
+    columns code takes is seen by how it walks."""
+    tile, out = np.ones((72, 64), np.float16), np.zeros(128, np.float32)
+    report = shifted.call("move_tile", tile, np.zeros_like(tile), out, shift, read, by_address, -1, 0)
+    assert report.status == 0 and not report.notes
+    assert kinds(report) == (["misaligned"] if shift and not by_address else [])
+
+
+def test_what_does_not_show_how_a_tile_is_read_is_a_note(shifted):
+    tile, out = np.ones((72, 64), np.float16), np.zeros(128, np.float32)
+    report = shifted.call("move_tile", tile, np.zeros_like(tile), out, 384, ONCE, 0, -1, 0)
+    assert report.ok
+    (note,) = report.notes
+    assert note.kind == "tile within a pattern" and "cannot be seen from its accesses" in note.message
 
 
 LOADED = """
@@ -792,6 +847,57 @@ def test_an_mbarrier_that_tma_may_not_know(one, each, who, noted):
     report = cudaemu.load(source, arch="9.0").launch("load", 1, 64, a, b)
     assert report.ok and (a == b).all()
     assert [note.kind for note in report.notes] == ["mbarrier without a fence"] * noted
+    strict = cudaemu.load(source, arch="9.0", strict=True).launch("load", 1, 64, a, b)
+    assert kinds(strict) == ["mbarrier without a fence"] * noted and not strict.notes
     if noted:
         (note,) = report.notes
         assert "cp.async.bulk" in note.ptx and source.split("\n")[note.line - 1].strip().startswith('::"r"(shared)')
+
+
+REFILLED = """
+__global__ void refill(const float *from, float *to) {{
+  __shared__ alignas(16) float tile[32];
+  __shared__ unsigned long long barrier;
+  const unsigned bar = __cvta_generic_to_shared(&barrier), shared = __cvta_generic_to_shared(tile);
+  if (threadIdx.x == 0)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(bar) : "memory");
+  if (threadIdx.x < 32) tile[threadIdx.x] = 1;
+  float sum = 0;
+  {first} __syncthreads();
+  for (int slice = 0; slice < 2; ++slice) {{
+    if (threadIdx.x == 32)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%2], 128;"
+                   "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+                   ::"r"(shared), "l"(from + 32 * slice), "r"(bar) : "memory");
+    asm volatile("{{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra W; }}"
+                 ::"r"(bar), "r"(slice) : "memory");
+    if (threadIdx.x < 32) sum += tile[threadIdx.x];
+    {between} __syncthreads(); {late}
+  }}
+  if (threadIdx.x < 32) to[threadIdx.x] = sum;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "between", "late", "lines"),
+    [
+        (PROXY_FENCE, PROXY_FENCE, "", []),
+        (PROXY_FENCE, "", PROXY_FENCE, []),
+        (PROXY_FENCE, "", f"if (threadIdx.x == 32) {PROXY_FENCE}", []),  # one that has synchronised is enough
+        ("", PROXY_FENCE, "", ["tile[threadIdx.x] = 1"]),
+        (PROXY_FENCE, "", "", ["sum += tile"]),
+    ],
+)
+def test_a_refill_without_a_proxy_fence_is_disputed(first, between, late, lines):
+    """A bulk copy over what threads have read or written by ordinary accesses: only a strict run says so."""
+    source = REFILLED.format(first=first, between=between, late=late)
+    a, b = np.arange(64, dtype=np.float32), np.zeros(32, np.float32)
+    for strict in (False, True):
+        report = cudaemu.load(source, arch="9.0", strict=strict).launch("refill", 1, 64, a, b)
+        assert (b == a[:32] + a[32:]).all() and not report.notes
+        assert kinds(report) == ["missing proxy fence"] * len(lines) * strict
+    for finding, line in zip(report.findings, lines):
+        assert "disputed" in finding.message
+        at = re.search(r" at line (\d+)", finding.message)
+        assert line in source.split("\n")[int(at[1]) - 1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 import cudaemu
-from tests.cudaemu import sources
+from tests.cudaemu import rows, sources
 from tests.cudaemu.machine import executed, kinds, launch
 
 LANE = np.arange(32)
@@ -19,6 +21,7 @@ GROUPS = {
     "halves": (HALVES, LANE // 16),
     "threes": (THREES, LANE % 3),
 }
+ALL = ("mov.b32 %r10, -1;", 0 * LANE)
 TOGETHER = {  # what each lane computes from the lanes of its group: PTX, and the same of the members' numbers
     "ballot": (
         "and.b32 %r4, %r1, 1; setp.ne.u32 %p1, %r4, 0; vote.sync.ballot.b32 %r3, %p1, %r10;",
@@ -85,6 +88,91 @@ def test_groups_that_come_apart(name):
     result = launch(late + SHOW, c)
     assert not result.findings
     assert np.array_equal(c, expected(LANE // 16, function))
+
+
+def both_branches(name: str, masks: str) -> str:
+    """Odd lanes execute it in one branch of an `if`, with other registers than even ones in the other branch."""
+    body = TOGETHER[name][0]
+    other = re.sub(r"%([rp])([1-5])\b", lambda at: at[0] if at[0] == "%r1" else f"%{at[1]}{int(at[2]) + 1}", body)
+    assert other != body
+    return f"""{masks} and.b32 %r20, %r1, 1; setp.ne.u32 %p0, %r20, 0; @%p0 bra ODD;
+        {body} add.u32 %r3, %r3, 0; bra.uni END;
+        ODD: {other} mov.u32 %r3, %r4; END: {SHOW}"""
+
+
+@pytest.mark.parametrize("groups", [ALL, *GROUPS.values()], ids=["all", *GROUPS])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_both_branches_of_an_if(name, groups):
+    """PTX asks for the same instruction and mask, not for the same place: the lanes of both branches meet."""
+    masks, group = groups
+    c = np.full(32, 0xDEADBEEF, np.uint32)
+    result = launch(both_branches(name, masks), c)
+    assert not result.findings
+    assert np.array_equal(c, expected(group, TOGETHER[name][1]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("groups", [ALL, *GROUPS.values()], ids=["all", *GROUPS])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_gpu_agrees_about_both_branches(name, groups):
+    needs = (9, 0) if name == "elect" else (8, 0)
+    if torch.cuda.get_device_capability() < needs:
+        pytest.skip(f"{name} needs compute capability {needs[0]}.{needs[1]}")
+    masks, group = groups
+    text = f""".version 8.0
+        .target sm_{needs[0]}{needs[1]}
+        .address_size 64
+        .visible .entry k(.param .u64 p0)
+        {{
+            .reg .pred %p<8>; .reg .b32 %r<32>; .reg .b64 %rd<2>;
+            ld.param.u64 %rd0, [p0]; cvta.to.global.u64 %rd0, %rd0;
+            mov.u32 %r1, %laneid;
+            {both_branches(name, masks)}
+            ret;
+        }}"""
+    c = np.full(32, 0xDEADBEEF, np.uint32)
+    out = torch.from_numpy(c.view(np.uint8))
+    rows.launch(text, (1, 1, 1), 32, [out])
+    assert np.array_equal(c, expected(group, TOGETHER[name][1]))
+
+
+APART = "setp.lt.u32 %p7, %r1, 16; @%p7 bra LOW; {} bra.uni END; LOW: {} END: ret;"
+
+
+@pytest.mark.parametrize(
+    ("high", "low"),
+    [
+        ("shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1;", "shfl.sync.idx.b32 %r3, %r1, 1, 31, -1;"),
+        ("vote.sync.ballot.b32 %r3, %p7, -1;", "vote.sync.any.pred %p1, %p7, -1;"),
+        ("match.any.sync.b32 %r3, %r1, -1;", "match.all.sync.b32 %r3|%p1, %r1, -1;"),
+        ("redux.sync.add.u32 %r3, %r1, -1;", "redux.sync.min.u32 %r3, %r1, -1;"),
+        ("shfl.sync.idx.b32 %r3, %r1, 1, 31, -1;", "shfl.sync.idx.b32 %r3, %r1, 1, 31, 0x00ffffff;"),
+        ("movmatrix.sync.aligned.m8n8.trans.b16 %r3, %r1;",) * 2,
+    ],
+)
+def test_other_qualifiers_do_not_meet(high, low):
+    """Nor do other masks, nor what is `.aligned`: one half waits in vain, and the finding says where the other is."""
+    finding, *more = launch(APART.format(high, low), np.zeros(32, np.uint32)).findings
+    assert finding.kind == "warp divergence" and not more, "then the others are alone"
+    assert (finding.place.text + ";", finding.other_place.text + ";") == (high, low)
+    assert finding.other_thread == (0, 0, 0) and finding.other_place != finding.place and "waits" in finding.message
+
+
+def test_meetings_at_two_places_that_leave_lanes_behind():
+    """Some lanes of a mask come to one barrier and all to another: they meet first, and then some are alone."""
+    body = """setp.ge.u32 %p6, %r1, 16; @%p6 bra LAST; setp.ge.u32 %p7, %r1, 8; @%p7 bra SKIP; bar.warp.sync 0xffff;
+        SKIP: bar.warp.sync 65535; LAST: bar.warp.sync -1;"""
+    (finding,) = launch(body, np.zeros(32, np.uint32)).findings
+    assert finding.kind == "warp divergence" and finding.place.text == "bar.warp.sync 65535"
+    assert finding.other_place.text == "bar.warp.sync 0xffff" and "counted as one" in finding.message
+
+
+def test_what_lanes_bring_from_another_place_may_be_undefined():
+    """A ballot that a lane in the other branch takes part in with a predicate that was never set."""
+    body = APART.replace("ret;", f"{SHOW} ret;").format(
+        "setp.eq.u32 %p1, %r1, 40; vote.sync.ballot.b32 %r3, %p1, -1;", "vote.sync.ballot.b32 %r3, %p2, -1;"
+    )
+    assert kinds(launch(body, np.zeros(32, np.uint32))) == ["undefined value"]
 
 
 def test_a_group_need_not_wait_for_another():

@@ -202,6 +202,36 @@ def test_an_arrival_at_another_blocks_mbarrier():
 
 
 @pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        ("mbarrier.arrive.shared::cta.b64 _, [%r8];", "needs .shared::cluster"),
+        ("mbarrier.arrive.shared.b64 _, [%r8];", "needs .shared::cluster"),
+        ("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%r8], 0;", "needs .shared::cluster"),
+        ("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8];", None),
+        ("mbarrier.arrive.b64 _, [%rd8];", None),
+        ("mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r8], 1;", "only its own threads can wait"),
+        ("mbarrier.try_wait.parity.b64 %p1, [%rd8], 1;", "only its own threads can wait"),
+        ("mbarrier.inval.shared::cta.b64 [%r8];", "only its own threads can wait"),
+        ("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r8];", "only its own threads can wait"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_another_blocks_mbarrier_by_an_instruction_for_ones_own(use, says, rank):
+    """Of both blocks the first thread uses the mbarrier of block `rank`: for one of them it is its own."""
+    sync = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    body = f"""{sync} mapa.shared::cluster.u32 %r8, m, {rank}; cvt.u64.u32 %rd8, %r8; cvta.shared.u64 %rd8, %rd8;
+        mov.u32 %r9, %cluster_ctarank; setp.eq.u32 %p3, %r9, {rank}; @!%p0 bra OUT;
+        @%p3 bra OUT; {use} OUT: {sync}"""
+    found, _, result = run(body, grid=(2,), cluster=(2,))
+    assert found == ["mbarrier"] * (says is not None), result.findings
+    if says:
+        (finding,) = result.findings
+        assert says in finding.message and f"the block of rank {rank} in the cluster" in finding.message
+        assert finding.place.text + ";" == use and finding.block == (1 - rank, 0, 0)
+    assert not run(body.replace("@%p3 bra", "@!%p3 bra"), grid=(2,), cluster=(2,))[0], "one's own"
+
+
+@pytest.mark.parametrize(
     ("body", "says"),
     [
         ("mbarrier.inval.shared::cta.b64 [s];", "none was initialised"),
@@ -222,7 +252,8 @@ def test_a_phase_that_never_ends():
     found, _, result = run("@!%p0 mbarrier.arrive.shared::cta.b64 _, [m];" + WAIT.format(0, 0))
     assert found == ["deadlock"] and result.code == 702
     assert "byte 256 of shared memory (m + 0)" in result.findings[0].message
-    assert "arrivals missing: 1;" in result.findings[0].message
+    assert "arrivals missing: 1 of the 64 for which thread (0, 0, 0) initialised it" in result.findings[0].message
+    assert "mbarrier.init" in result.findings[0].other_place.text
 
 
 @pytest.mark.parametrize(("count", "fine"), [(64, True), (32, True), (16, False), (1, False)])
@@ -387,3 +418,23 @@ def test_all_lanes_of_a_warp_store_a_tile(tile, fine):
         cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"""
     result = launch(body, np.zeros(4, np.uint32), block=(32,))
     assert set(kinds(result)) == (set() if fine else {"copy in flight"}), result.findings
+
+
+@pytest.mark.parametrize(
+    ("parity", "said"),
+    [
+        (1, "last wait was for the mbarrier at byte 264 of shared memory (e + 0), and passed at once"),
+        (0, "this thread has not waited for its mbarrier"),  # it did wait for the other one
+    ],
+)
+def test_a_wait_elsewhere_that_passed_at_once_is_told(parity, said):
+    """As that of a producer for an empty place in a ring, with the wrong parity."""
+    wait = WAIT.format(0, parity).replace("[m]", "[e]")
+    body = f""".shared .align 8 .b64 e; @%p0 mbarrier.init.shared::cta.b64 [e], 64; fence.mbarrier_init.release.cluster;
+        fence.proxy.async; bar.sync 0; mbarrier.arrive.shared::cta.b64 _, [m]; @!%p0 bra REST;
+        mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [m], 256; {COPY.format(256)}
+        REST: {"mbarrier.arrive.shared::cta.b64 _, [e];" * (1 - parity)} {wait} @!%p0 bra OUT;
+        ld.shared.u32 %r7, [%r3]; OUT: {WAIT.format(1, 0)}"""
+    found, _, result = run(body, count=64)
+    assert found == ["copy in flight"], result.findings
+    assert said in result.findings[0].message

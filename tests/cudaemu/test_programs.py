@@ -313,6 +313,8 @@ int trouble(int what) {
     case 20: _Exit(0);
     case 21: return cudaMemcpy(d + 1, d, 4, cudaMemcpyDeviceToHost);
     case 22: for (int file = 3; file < 64; ++file) (void)!write(file, "not mine", 8); sleep(60);
+    case 23: { int *h; cudaMallocHost(&h, 4); return cudaFree(h); }
+    case 24: return cudaFreeHost(d);
   }
   return 0;
 }
@@ -374,6 +376,8 @@ def test_findings_decide_the_exit_status_and_come_at_once():
         (17, 1, "fill: 50000 bytes of dynamic shared memory, at most 49152 without cudaFuncAttribute"),
         (18, 1, "fill: 65536 blocks along y, at most 65535"),
         (19, 1, "the target must be device memory"),
+        (23, 1, "cudaFree of memory that another call allocated"),
+        (24, 1, "cudaFreeHost of memory that another call allocated"),
     ],
 )
 def test_refusals_have_a_reason(what, status, why):

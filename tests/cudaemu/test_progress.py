@@ -358,6 +358,7 @@ def test_a_grid_beyond_all_patience_is_refused():
         launch("", grid=(2**31 - 1,))
 
 
+@pytest.mark.full
 def test_more_blocks_than_fit_cannot_wait_for_each_other():
     """Blocks of 1024 threads: two on each multiprocessor of an A100, or of a part of one. A GPU would hang."""
     report, *_ = run("atomic_grid_barrier", 2 * hardware.SLICE + 1, 1024, multiprocessors=hardware.SLICE)

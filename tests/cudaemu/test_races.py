@@ -384,3 +384,53 @@ def test_broken_kernels_are_found(name, cores):
 def test_launches_are_a_boundary_and_so_is_the_host():
     report, _ = run("two_launches")
     assert report.ok and not report.notes, report
+
+
+READ_ONLY = """
+__device__ int buffer[64];
+__global__ void through(int *data, int *out) {{
+  const int me = threadIdx.x, other = me ^ 32;
+  {before}
+  __syncthreads();
+  out[me] = {load};
+  __syncthreads();
+  {after}
+}}"""
+LOADS = {"nc": "__ldg(data + other)", "wide": "__ldg((int2 *)data + me / 2).x", "plain": "data[other]"}
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize(
+    ("before", "after", "found", "strictly"),
+    [
+        ("data[me] = me;", "", True, True),
+        ("if (me < 8) data[me] = me;", "", True, True),
+        ("buffer[me] = me;", "", False, False),
+        ("atomicAdd(data + me, 1);", "", True, True),
+        ("", "data[me] = me;", False, True),  # what was read is old in any case: disputed
+        ("", "buffer[me] = me;", False, False),
+    ],
+)
+def test_memory_that_is_said_to_be_read_only(load, before, after, found, strictly):
+    """ld.global.nc reads past what the kernel itself has written, whatever orders the two."""
+    text = READ_ONLY.format(before=before, after=after, load=LOADS[load])
+    for strict, wrong in ((False, found), (True, strictly)):
+        wrong &= load != "plain"
+        data = torch.zeros(64, dtype=torch.int32)
+        report = cudaemu.load(text, strict=strict).launch("through", 1, 64, data, torch.zeros_like(data))
+        assert [finding.kind for finding in report.findings] == ["read-only load"] * wrong, report
+        if wrong:
+            (finding,) = report.findings
+            other = re.search(r" at line (\d+)", finding.message)
+            lines = [text.split("\n")[line - 1] for line in (finding.line, int(other[1]))]
+            assert sorted("ldg" in line for line in lines) == [False, True]
+
+
+def test_a_launch_may_read_what_the_one_before_wrote():
+    text = """
+__global__ void write(int *data) { data[threadIdx.x] = threadIdx.x; }
+__global__ void read(const int *data, int *out) { out[threadIdx.x] = __ldg(data + (threadIdx.x ^ 1)); }
+extern "C" int both(int *data, int *out) { write<<<1, 64>>>(data); read<<<1, 64>>>(data, out); return 0; }
+"""
+    data = torch.zeros(64, dtype=torch.int32)
+    assert cudaemu.load(text, strict=True).call("both", data, torch.zeros_like(data)).ok

@@ -12,6 +12,7 @@ import cudaemu
 from cudaemu import engine
 from cudaemu.errors import CheckFailed, UserError
 from cudaemu.findings import NOTES
+from cudaemu.report import Finding
 from cudaemu.trace import Access, Space
 from tests.cudaemu.sources import source
 
@@ -138,3 +139,30 @@ def test_an_unknown_instruction_is_an_error_at_its_line():
     )
     with pytest.raises(UserError, match=r"unknown\.cu:3: .*`vshl\..*docs/emulator\.md"):
         cudaemu.run(path, "launch", [torch.zeros(1, dtype=torch.int32)], names=["out"])
+
+
+def test_a_long_list_of_registers_is_cut():
+    """That of a wgmma has up to 128; the finding has all of them, and what is printed names two."""
+    place = ("kind", "message", "k", (0, 0, 0), (0, 0, 0), "", 0)
+    long = "wgmma.mma_async {%f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8}, %rd1, %rd2, p, 1, 1, 0, 0"
+    finding = Finding(*place, long)
+    assert finding.ptx == long
+    assert str(finding).endswith("PTX | wgmma.mma_async {%f1, %f2, ...}, %rd1, %rd2, p, 1, 1, 0, 0")
+    vector = "ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd1]"
+    assert str(Finding(*place, vector)).endswith(vector)
+
+
+def test_host_memory_in_a_kernel_is_called_that():
+    text = """
+#include <cstdlib>
+__global__ void write(int *p) { *p = 1; }
+extern "C" int launch(int wild) {
+  int *p = wild ? (int *)0x612345678000 : (int *)malloc(128);
+  write<<<1, 1>>>(p);
+  return 0;
+}
+"""
+    library = cudaemu.load(text)
+    for wild, said in ((0, "which is host memory"), (1, "at address 0x612345678000 (not the device's)")):
+        (finding,) = library.call("launch", wild).findings
+        assert finding.kind == "out of bounds global" and said in finding.message

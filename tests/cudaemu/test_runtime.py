@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import cudaemu
-from cudaemu import process
+from cudaemu import memory, process
 from cudaemu.build import compile_host
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
@@ -385,6 +386,64 @@ def test_copies_need_nothing_from_the_other_process(monkeypatch):
     assert report.ok and len(asked) < 20 + 10, report
     assert [note.kind for note in report.notes] == ["uninitialised copy to the host"]
     assert "12 of 12 bytes" in report.notes[0].message and "+ 2400 bytes" in report.notes[0].message
+
+
+LARGE = r"""
+#include <cuda_runtime.h>
+constexpr unsigned NEW = ~0u;
+__global__ void touch(unsigned *p, size_t step, unsigned *out) {
+  p[threadIdx.x * step] = threadIdx.x;
+  out[threadIdx.x] = p[threadIdx.x * step + 1];
+}
+__global__ void row(const uint4 *p, uint4 *out) { out[threadIdx.x] = p[threadIdx.x]; }
+int main() {
+  const size_t count = 1u << 28;
+  static unsigned host[1 << 17];
+  unsigned *p, *q, *out, bad = 0;
+  size_t before, after, total;
+  cudaMalloc(&out, 4096);
+  cudaMemGetInfo(&before, &total);
+  if (cudaMalloc(&p, count * 4)) return 2;
+  cudaMemGetInfo(&after, &total);
+  bad += after + (3u << 28) > before;  // other programs take memory, too
+  touch<<<1, 32>>>(p, count / 32, out);
+  cudaMemcpy(host, out, 128, cudaMemcpyDeviceToHost);
+  for (int i = 0; i < 32; ++i) bad += host[i] != NEW;
+  cudaMemset(p + 1000, 0, 4000);  // in a part that was touched
+  cudaMemset(p + (1 << 20) + 1000, 0, 1 << 20);  // parts of two and some whole ones that were not
+  for (unsigned from : {0u, 1u << 20}) {
+    cudaMemcpy(host, p + from, sizeof host, cudaMemcpyDeviceToHost);
+    bad += host[999] != NEW || host[1000] || host[1999] || (host[2000] != NEW) != (from > 0);
+  }
+  cudaMemcpy(host, p + (1 << 20) + (1 << 18), 8000, cudaMemcpyDeviceToHost);
+  bad += host[999] || host[1000] != NEW;
+  row<<<1, 32>>>((uint4 *)(p + (3 << 20)), (uint4 *)out);
+  cudaMemcpy(host, out, 512, cudaMemcpyDeviceToHost);
+  for (int i = 0; i < 128; ++i) bad += host[i] != NEW;
+  cudaMalloc(&q, count * 4);
+  cudaMemcpy(q + 5, p + 1005, 40, cudaMemcpyDeviceToDevice);
+  cudaMemcpy(host, q, 100, cudaMemcpyDeviceToHost);
+  bad += host[4] != NEW || host[5] || host[14] || host[15] != NEW;
+  cudaFree(p);
+  return bad;
+}
+"""
+
+
+@pytest.mark.parametrize("sanitize", [True, False])
+def test_large_memory_takes_room_where_it_is_touched(monkeypatch, sanitize):
+    """It holds all the same what new memory holds, and what was never written is found."""
+    if memory.available_memory() < 3 << 30:
+        pytest.skip("needs memory")
+    taken, free = [], memory.Arena.free
+    monkeypatch.setattr(
+        memory.Arena, "free", lambda self, each: (taken.append(os.fstat(self.file).st_blocks * 512), free(self, each))
+    )
+    report = cudaemu.program(source(LARGE, "large"), sanitize=sanitize)
+    assert report.status == 0
+    assert [finding.kind for finding in report.findings] == ["uninitialised global read"] * 2 * sanitize
+    assert [finding.count for finding in report.findings] == [32, 32][: 2 * sanitize]
+    assert 8 << 20 < taken[0] < 24 << 20, "some 40 parts, and marks, of 2 GB"
 
 
 def test_launches_that_count_the_same_are_added_up():

@@ -235,6 +235,7 @@ def test_the_command_writes_a_file_and_says_what_it_leaves_out(tmp_path):
     assert any(row["name"] == "waits: empty[0]" for row in rows)
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize("name", ["tma_ring-parity-of-empty", "tma_tile-bytes-too-many"])
 def test_what_is_left_out_of_a_launch_that_deadlocks(name):
     """Its blocks have not ended, and some have never begun: what it shows and what it leaves out are all."""

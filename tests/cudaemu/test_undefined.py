@@ -386,6 +386,7 @@ def test_a_loop_that_sets_it_in_its_first_turn():
     assert not result.findings and np.array_equal(c, np.arange(32) + 5)
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize(
     "use, written, found",
     [("*b = *from", 1, 0), ("*b = *from", 0, 1), ("b->x = from->x + from->y + from->z + from->w", 1, 1)],

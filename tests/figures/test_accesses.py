@@ -66,7 +66,7 @@ def one_block(stage) -> tuple[int, ...]:
     return stage.spec.parse(f"1x1x{kernel.multiples.get('N', 64)}", kernel.variants)
 
 
-@pytest.mark.core(every=12)
+@pytest.mark.core(every=24)
 @pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
 def test_rules_equal_the_emulators_counters(stage):
     """Sectors and wavefronts of every request of a block, added up, are what the emulator counts for a grid of one."""

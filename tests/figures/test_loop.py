@@ -28,6 +28,7 @@ def test_the_first_use_of_each_fragment_is_found():
         loop.main_loop([Instruction(0, "EXIT")])
 
 
+@pytest.mark.full
 def test_double_buffering_leaves_no_mma_without_its_fragments():
     """After the barrier of stage 09 the tensor cores wait for ldmatrix, in stage 10 they do not."""
     before = loop.sass_loop(kernels.load("09").kernel("fp16"))

@@ -199,6 +199,7 @@ def unexplained(name: str, **changed: int) -> set[str]:
     return set(different(ncu.compare(counted, measured, merged)))
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize("name", MEASURED)
 def test_what_was_measured_is_equal_or_explained(name: str):
     assert unexplained(name) == set()

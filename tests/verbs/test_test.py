@@ -52,6 +52,15 @@ def test_an_element_that_is_not_written_is_called_so(command, edited):
     assert "70 of 2800 elements are wrong" in out and "never written" in out
 
 
+def test_what_the_sanitizer_notes_is_counted(command, edited):
+    """Threads beyond the last row compute that row again, and write what is there already."""
+    again = (("const int row =", "const int row = min(M - 1, "), ("thread % BLOCK_M);", "thread % BLOCK_M));"))
+    source = edited(NAIVE, *again)
+    status, out, _ = command(NAIVE.package, *SMALL, source)
+    assert status == 0 and "2 of 2 checks passed" in out
+    assert "\n1 note: " in out and "same value written: " in out and "mine.cu:65" in out
+
+
 def test_a_race_fails_even_if_the_result_is_right(command, edited):
     barrier = "__syncthreads();  // everybody waits for all readers"
     source = edited(BLOCK_TILE, (barrier, "// everybody waits for all readers"))
@@ -94,6 +103,7 @@ def test_careless_rounding_does_not_get_through(command, edited, edit):
     assert status == 1 and "wrong result" in out
 
 
+@pytest.mark.full
 def test_a_refused_launch_is_a_failed_check_and_the_test_goes_on(command, edited):
     """The launcher asks for too many threads at one of the sizes: the others are checked all the same."""
     source = edited(NAIVE, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, M == 150 ? 2048 : THREADS, 0, stream>>>"))

@@ -120,4 +120,8 @@ def test_the_main_loop_is_the_innermost_with_the_most_tensor_instructions():
     ]
     code = [sass.Instruction(16 * n, text) for n, text in enumerate(texts)]
     assert [i.text for i in sass.main_loop(code)] == texts[2:4]
+    more = [*code[:3], sass.Instruction(48, "HMMA R4, R1, R2, R4"), sass.Instruction(64, "@P0 BRA 0x10")]
+    rest = ["MOV R0, R1", "HMMA R0, R1, R2, R0", "@P0 BRA 0x60"]  # shorter, with fewer
+    more += [sass.Instruction(80 + 16 * n, text) for n, text in enumerate(rest)]
+    assert sass.main_loop(more) == more[1:5]
     assert sass.main_loop([code[1], code[4], sass.Instruction(0x50, "@!P1 BRA 0x10")]) == []  # a loop of copies
