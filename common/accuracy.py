@@ -11,8 +11,8 @@ in the same dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from common.problem import Problem, Shape, Tensors, Tolerance, Variants
 from cudaemu import hardware
 from cudaemu.errors import CheckFailed, UserError
 from cudaemu.hardware import Arch
+from cudaemu.kernel import Chain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from common.stage import Kernel
 
     Owners = dict[str, tuple[np.ndarray, np.ndarray]]  # output -> the block and the thread of each element
+
+Reached = dict[str, tuple[set[Chain], set[Chain]]]  # instance of a kernel -> what of its code ran, and all of it
 
 SHOWN = 8  # wrong elements in a report
 LOCATE_FLOPS = 2 * 256**3  # how much work a report may spend on finding a thread: seconds in the emulator
@@ -43,7 +46,7 @@ class Accuracy:
     `error` and `limit` are ‖out − ref‖ / ‖ref‖ (Frobenius); `worst` and `worst_limit` the largest |out − ref| of an
     element as a fraction of the root mean square of ref (of 1, if ref is zero); `wrong` the number of elements beyond
     their limit, of `total`; `first` the first of them as (index, got, want), or those furthest off if only the whole
-    is."""
+    is; `within` along each axis the least and the largest index of a wrong element, if there is one."""
 
     name: str
     error: float
@@ -53,6 +56,8 @@ class Accuracy:
     wrong: int
     total: int
     first: tuple[tuple[tuple[int, ...], float, float], ...]
+    within: tuple[tuple[int, int], ...] = ()
+    shape: tuple[int, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -171,6 +176,8 @@ def _accuracy(name: str, output: Tensor, reference: Tensor, tolerance: Tolerance
         int(wrong.sum()),
         wrong.numel(),
         tuple(first),
+        tuple((int(along.min()), int(along.max())) for along in wrong.nonzero().T) if wrong.any() else (),
+        tuple(output.shape),
     )
 
 
@@ -200,7 +207,8 @@ class Result:
     """One run of a kernel, judged: `complaints` are what is wrong with it.
 
     `broken`: the sanitizer found something; `notes`: what it notes besides, which is no failure. `lines` are the
-    numbers of the source's lines that ran (None: not asked for)."""
+    numbers of the source's lines that ran (None: not asked for). `reached` has for each instance of a kernel the code
+    that ran, and all of its code."""
 
     kernel: Kernel
     shape: Shape
@@ -210,6 +218,7 @@ class Result:
     why: str = ""
     lines: frozenset[int] | None = None
     broken: bool = False
+    reached: Reached = field(default_factory=dict)
     notes: tuple[Complaint, ...] = ()
 
     @property
@@ -237,7 +246,7 @@ def check(
     title = f"{kernel.label}, {spec.format(shape)}" + ("" if pattern == "normal" else f", {pattern} inputs")
     title += f", compute capability {arch}" if arch else ""
     place = torch.device("cpu" if where == "emulator" else "cuda")
-    launch = partial(_emulate, arch=arch or kernel.stage.arch) if where == "emulator" else _launch
+    launch = partial(emulate, arch=arch) if where == "emulator" else _launch
     if device == "gpu":
         from common import gpu
 
@@ -258,9 +267,20 @@ def check(
         launch(kernel, instance.launched_with(changed), title, changed, counters) for title, changed in launches.items()
     ]
     lines = [result.lines for result in results if result.lines is not None]
+    reached = united(result.reached for result in results)
+    lines_ = frozenset().union(*lines) if lines else None
     notes = tuple(note for result in results for note in result.notes)
-    ran = frozenset().union(*lines) if lines else None
-    return replace(max(results, key=_badness), device=device, lines=ran, notes=notes)
+    return replace(max(results, key=_badness), device=device, lines=lines_, reached=reached, notes=notes)
+
+
+def united(all_reached: Iterable[Reached]) -> Reached:
+    """What several runs have reached together, instance by instance."""
+    found: Reached = {}
+    for reached in all_reached:
+        for name, (ran, code) in reached.items():
+            before = found.get(name, (set(), set()))
+            found[name] = before[0] | ran, before[1] | code
+    return found
 
 
 def _badness(result: Result) -> tuple[bool, float]:
@@ -288,11 +308,18 @@ def _launch(
     return Result(kernel, instance.shape, "gpu", accuracies, tuple(complaints))
 
 
-def _emulate(
-    kernel: Kernel, instance: Instance, title: str, changed: Mapping[str, Any], counters: bool, arch: str | Arch
+def emulate(
+    kernel: Kernel,
+    instance: Instance,
+    title: str,
+    changed: Mapping[str, Any],
+    counters: bool = False,
+    arch: str | Arch = "",
+    outputs: Tensors = (),
 ) -> Result:
-    """Run a kernel once in the emulator; `changed` are arguments of the launcher as Kernel.arguments takes them."""
-    outputs = instance.outputs()
+    """Run a kernel once in the emulator; `changed` are arguments of the launcher as Kernel.arguments takes them, and
+    `outputs` those that it fills, if they are not to be the instance's."""
+    outputs = outputs or instance.outputs()
     refusals: list[str] = []
     report = kernel.emulate(
         instance.inputs,
@@ -300,12 +327,16 @@ def _emulate(
         changed=changed,
         counters=counters,
         refused_is_error=False,
-        arch=arch,
+        arch=arch or kernel.stage.arch,
         multiprocessors=hardware.SLICE,
         on_refusal=lambda code, why: refusals.append(f"{code}: {why}"),
     )
-    lines = None
+    lines, reached = None, dict[str, tuple[set[Chain], set[Chain]]]()
     if counters:
+        for each in report.launches:
+            done, code = reached.setdefault(each.kernel, (set(), set()))
+            done |= each.executed
+            code |= {place.path for place in each.code if place.line}
         source = str(kernel.source.resolve())
         ran = (number for (file, number), c in report.lines.items() if file == source and c["instructions"])
         lines = frozenset(ran) - {0}
@@ -313,13 +344,15 @@ def _emulate(
     notes = tuple(Complaint(title, str(each), each.source) for each in report.notes)
     if report.status:  # stopped half-way: there is no result to judge
         broken = tuple(found) or _stopped(title, f"CUDA error {report.status}: {report.error}")
-        return Result(kernel, instance.shape, "emulator", (), broken, lines=lines, broken=bool(found), notes=notes)
+        result = Result(kernel, instance.shape, "emulator", (), broken, lines=lines, broken=bool(found), notes=notes)
+        return replace(result, reached=reached)
     accuracies, wrong = _judge(kernel, instance, outputs + _extras(instance, changed), title, hardware.SLICE)
     if wrong and refusals:
         unseen = f"the launcher must return CUDA error {refusals[0]}, as cudaGetLastError() does, got cudaSuccess"
         wrong.insert(0, Complaint(title, unseen, ("refused", refusals[0])))
     all_ = (*found, *wrong)
-    return Result(kernel, instance.shape, "emulator", accuracies, all_, lines=lines, broken=bool(found), notes=notes)
+    result = Result(kernel, instance.shape, "emulator", accuracies, all_, lines=lines, broken=bool(found), notes=notes)
+    return replace(result, reached=reached)
 
 
 def _extras(instance: Instance, changed: Mapping[str, Any]) -> Tensors:
@@ -352,9 +385,11 @@ def verify(kernel: Kernel, instance: Instance, outputs: Tensors) -> list[Accurac
     return found
 
 
-def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], multiprocessors: int | None = None) -> str:
+def explain(
+    kernel: Kernel, shape: Shape, found: Sequence[Accuracy], multiprocessors: int | None = None, far: bool = False
+) -> str:
     """Which elements are wrong and how, and which blocks and threads wrote them, on a GPU with that many
-    multiprocessors (None: on a whole one)."""
+    multiprocessors (None: on a whole one). `far`: a smaller size would be right."""
     spec = kernel.stage.spec
     owners = _owners(kernel, shape, multiprocessors)
     lines = ["wrong result"]
@@ -362,6 +397,7 @@ def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], multiproces
         if accuracy.ok:
             continue
         wrong = f"{accuracy.wrong} of {accuracy.total} elements are wrong" if accuracy.wrong else "none stands out"
+        wrong += _within(accuracy, axes)
         lines.append(f"  {accuracy.name}: relative error {accuracy.error:.2e}, allowed {accuracy.limit:.2e}; {wrong}")
         rows = [(*axes, "got", "want", "block", "thread")]
         for index, got, want in accuracy.first:
@@ -369,9 +405,19 @@ def explain(kernel: Kernel, shape: Shape, found: Sequence[Accuracy], multiproces
             rows.append((*map(str, index), f"{got:.6g}", f"{want:.6g}", block, thread))
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines += ["    " + "  ".join(word.rjust(width) for word, width in zip(row, widths)) for row in rows]
-    if owners is None:
+    if owners is None and not far:
         lines.append("  (a smaller size would name the block and the thread of each: --sizes)")
     return "\n".join(lines)
+
+
+def _within(accuracy: Accuracy, axes: Sequence[str]) -> str:
+    """Where all wrong elements are, along the axes of which they take a part."""
+    parts = [
+        f"{axis} {first}" + (f" to {last}" if last > first else "")
+        for axis, (first, last), size in zip(axes, accuracy.within, accuracy.shape)
+        if (first, last) != (0, size - 1)
+    ]
+    return f", all of them in {', '.join(parts)}" if parts and accuracy.wrong > 1 else ""
 
 
 def _owner(owners: Owners | None, name: str, index: tuple[int, ...], got: float) -> tuple[str, str]:

@@ -89,10 +89,18 @@ def check_memory(owner: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def check_grad(owner: str, tensors: Mapping[str, Tensor]) -> None:
-    """UserError if autograd would record the call: there is no backward."""
+    """UserError if autograd would record the call, or forward-mode differentiation would go through it: there is no
+    derivative."""
     import torch
+    from torch.autograd import forward_ad
 
     for name, tensor in tensors.items():
+        # What torch.compile traces has tangents of its own; they are seen when the operator is called.
+        if not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor, level=0).tangent is not None:
+            raise UserError(
+                f"{owner} has no forward-mode derivative, and {name} has a tangent: pass {name} without it, "
+                f"torch.autograd.forward_ad.unpack_dual({name}).primal"
+            )
         if tensor.requires_grad and torch.is_grad_enabled():
             raise UserError(
                 f"{owner} has no backward, and {name} requires grad: pass {name}.detach(), or call it under "

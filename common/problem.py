@@ -10,13 +10,14 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from cudaemu.errors import UserError
 
+T = TypeVar("T")
 Shape = tuple[int, ...]
 Tensors = tuple[Tensor, ...]
 Variants = Mapping[str, int]
@@ -40,6 +41,21 @@ class Request(NamedTuple):
     seed: int
     device: str | torch.device
     pattern: str
+
+
+class Choose(Protocol):
+    """Who draws: one of the options, for what is named."""
+
+    def __call__(self, name: str, options: Sequence[T], /) -> T: ...
+
+
+class Drawn(NamedTuple):
+    """A launch that was drawn: inputs, outputs for it to fill, and the launcher's arguments that are not those that the
+    problem gives."""
+
+    inputs: Tensors
+    outputs: Tensors
+    changed: Mapping[str, Any]
 
 
 FAR = 2**32  # elements: their numbers fit into no integer of 32 bits
@@ -244,6 +260,31 @@ class Problem(ABC):
     ) -> tuple[Tensors, tuple[Tolerance, ...]]:
         """References and tolerances of a launch with these arguments: the given ones if it computes the same."""
         return references, tolerances
+
+    # ---- any launch --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def sizes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, tuple[int, ...]]:
+        """Of each axis the sizes that a draw takes: one, ragged, whole; no more than some tiles."""
+
+    def any_launch(
+        self, choose: Choose, multiples: Mapping[str, int], dtype: str, variants: Variants, seed: int = 0
+    ) -> Drawn:
+        """A launch that kernels with these multiples take. All arguments of the launcher are drawn: a test holds each
+        of them to several values."""
+        shape = tuple(choose(axis, sizes) for axis, sizes in self.sizes(multiples, variants).items())
+        inputs = self.inputs(shape, dtype, variants, seed=seed, pattern=choose("inputs", self.patterns))
+        return Drawn(inputs, self.outputs_for(inputs, dtype, variants), {})
+
+    def refused(self, arguments: Mapping[str, Any], variants: Variants) -> dict[str, Mapping[str, Any]]:
+        """What a launcher has to refuse, by what it is: arguments that differ from these, which it takes."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for name in (*self.input_names, *self.output_names(variants)):
+            found[f"a null pointer for {name}"] = {name: None}
+        for axis in self.axes:
+            if axis in arguments:
+                found |= {f"{axis} = {size}": {axis: size} for size in (0, -1)}
+        return found
 
     # ---- time --------------------------------------------------------------------------------------------------------
 

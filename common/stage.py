@@ -247,7 +247,7 @@ class Stage:
                 f"{self.name} is not a torch operator: it must be called outside make_fx, fake tensors and other modes"
             )
         for each in inputs:
-            if getattr(each, "requires_grad", False) and _grad_enabled():
+            if private.dual_level() >= 0 or getattr(each, "requires_grad", False) and _grad_enabled():
                 self.check_tensors(inputs)
         return calls.call(inputs, values)
 
@@ -553,25 +553,36 @@ class Kernel:
         *,
         changed: Mapping[str, Any] | None = None,
         again: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]] = (),
+        repeat: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
         in_place: bool = False,
         refused_is_error: bool = True,
         **options: Any,
     ) -> Report:
         """Run in the emulator on CPU tensors; `changed` are arguments of the launcher as `arguments` takes them, and
-        `options` fields of cudaemu.Options. `again`: inputs and outputs of further launches in the same process.
+        `options` fields of cudaemu.Options. `again`: inputs and outputs of further launches in the same process;
+        `repeat`: of the last one, once more without the host code.
         `in_place`: tensors, which have to be contiguous, are used where they are, and nobody copies them.
 
         What the sanitizer finds is in the report. UserError if the source does not compile, and, `refused_is_error`, if
         the launch is refused."""
         spec = self.stage.spec
         arguments, *more = (self._passed(*each, changed) for each in ((inputs, outputs), *again))
-        given = {name: each for name, each in arguments.items() if hasattr(each, "data_ptr")} if in_place else {}
-        arguments |= {name: each.data_ptr().to_bytes(8, "little") for name, each in given.items()}
+        given: dict[str, Tensor] = {}
+        for each in (arguments, *more) if in_place else ():
+            here = {name: tensor for name, tensor in each.items() if hasattr(tensor, "data_ptr")}
+            for name, tensor in here.items():  # of several at one address the largest
+                before = next((one for one, two in given.items() if two.data_ptr() == tensor.data_ptr()), None)
+                if before is None:
+                    given[name if name not in given else f"{name} of a later call"] = tensor
+                elif given[before].nbytes < tensor.nbytes:
+                    given[before] = tensor
+            each |= {name: tensor.data_ptr().to_bytes(8, "little") for name, tensor in here.items()}
         arch = Arch.of(options.get("arch") or self.stage.arch)
         with terminal.progress(f"emulating {self.label}", total=1) as update:
             report = self.call_launcher(
                 arguments,
                 again=[list(each.values()) for each in more],
+                repeat=None if repeat is None else list(self._passed(*repeat, changed).values()),
                 memory=given,
                 outputs=[
                     *spec.output_names(self.variants),

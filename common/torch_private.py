@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Allocate = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]  # of size, strides, dtype
 
@@ -46,6 +47,34 @@ def _is_transformed(tensor: Tensor) -> bool:
     except RuntimeError:
         return True
     return False
+
+
+def dual_level() -> int:
+    """How many levels of forward-mode differentiation are open, less one. Without it: there may always be one."""
+    level: int = getattr(forward_ad, "_current_level", 0)
+    return level
+
+
+LIBRARIES: list[object] = []  # registrations, which last as long as these
+
+
+def before_autograd(operator: Any, check: Callable[..., None]) -> None:
+    """Call `check` with the arguments of each call of an operator, as autograd sees them: below it, where an operator's
+    function runs, tensors have lost their tangents. Without it nothing is checked there."""
+    below, keys = _private("_C._AutoDispatchBelowAutograd"), _private("_C._after_autograd_keyset")
+    if below is None or keys is None:
+        return
+
+    def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        with below():
+            return operator.redispatch(keyset & keys, *args, **kwargs)
+
+    namespace, name = operator.name().split("::")
+    library = torch.library.Library(namespace, "FRAGMENT")
+    for device in ("CPU", "CUDA", "Meta"):
+        library.impl(name, autograd, f"Autograd{device}", with_keyset=True)
+    LIBRARIES.append(library)
 
 
 def outside_graphs(call: Callable[..., Any], *args: Any) -> Any:

@@ -228,7 +228,6 @@ def _options(args: argparse.Namespace) -> Options:
         sources=args.sources,
         leaks=args.leaks,
         timeout=args.timeout,
-        on_refusal=_tell_refusal,
         **_common(args),
     )
 
@@ -253,8 +252,8 @@ def _run(args: argparse.Namespace) -> int:
             f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file")
         )
     args.arch = Arch.of(args.arch)
-    bar, sessions = _Bar(), list[Session]()
-    options = _options(args).replace(progress=bar)
+    bar, refusals, sessions = _Bar(), _Refusals(), list[Session]()
+    options = _options(args).replace(progress=bar, on_refusal=refusals)
     engine.library()  # announces the wait before the program prints anything
     try:
         with if_slow(f"compiling {args.file.name} ..."):
@@ -264,9 +263,9 @@ def _run(args: argparse.Namespace) -> int:
     except BaseException:
         bar.clear()
         if sessions and sessions[0].launches and not args.quiet:  # the launches so far
-            _summary(args, sessions[0].report(0, ""))
+            _summary(args, sessions[0].report(0, ""), refusals.count)
         raise
-    _tell_all(args, report)
+    _tell_all(args, report, refusals.count)
     return FINDINGS_STATUS if report.findings else report.status
 
 
@@ -307,10 +306,10 @@ def _run_triton(args: argparse.Namespace) -> int:
     return FINDINGS_STATUS if report.findings else status
 
 
-def _tell_all(args: argparse.Namespace, report: Report) -> None:
+def _tell_all(args: argparse.Namespace, report: Report, refused: int = 0) -> None:
     """The summary, and the files that were asked for."""
     if not args.quiet:
-        _summary(args, report)
+        _summary(args, report, refused)
     if args.json:
         _write_json(args, report)
     if args.trace:
@@ -357,8 +356,15 @@ def _tell(finding: object) -> None:
     say(f"{finding}\n", "red")
 
 
-def _tell_refusal(code: int, why: str) -> None:
-    say(f"CUDA error {code}: {why}", "yellow")
+class _Refusals:
+    """Says each CUDA error as it comes, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, code: int, why: str) -> None:
+        self.count += 1
+        say(f"CUDA error {code}: {why}", "yellow")
 
 
 MAIN_COUNTERS = {  # of --lines: column and counter
@@ -370,7 +376,7 @@ MAIN_COUNTERS = {  # of --lines: column and counter
 }
 
 
-def _summary(args: argparse.Namespace, report: Report) -> None:
+def _summary(args: argparse.Namespace, report: Report, refusals: int) -> None:
     kernels: dict[str, list[Any]] = {}
     for launch in report.launches:
         kernels.setdefault(launch.kernel, []).append(launch)
@@ -396,11 +402,12 @@ def _summary(args: argparse.Namespace, report: Report) -> None:
         _lines(report)
     found = len(report.findings)
     said = f"{found} finding{'s' * (found != 1)}" if found else "no findings"
+    said += f", {refusals} CUDA error{'s' * (refusals != 1)}" if refusals else ""
     made = sum(map(len, kernels.values()))
     say(
         f"emulator, compute capability {args.arch}: {made:,} launch{'es' * (made != 1)}, {said}, "
         f"{report.seconds:.1f} s{', exit status ' + str(report.status) if report.status else ''}",
-        "red" if found else None,
+        "red" if found else "yellow" if refusals else None,
     )
 
 

@@ -8,12 +8,13 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from cudaemu import cpp, extension, link
 from cudaemu.compiler import cache, toolchain
+from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HERE
@@ -53,6 +54,32 @@ class Build:
     @property
     def has_main(self) -> bool:
         return "main" in self.exported
+
+
+def with_kernels(host: Build, other: Build) -> Build:
+    """The host code of one source with the kernels of another, which it launches by the names that its own have.
+
+    A namespace, or another type of a parameter that has as many bytes, makes no difference. ToolFailed if one is
+    missing."""
+    there, ptx = _entries(other.ptx), other.ptx
+    for name, sizes in _entries(host.ptx).items():
+        if there.get(name) == sizes:
+            continue
+        alike = [each for each in there if readable(each) == readable(name) and there[each] == sizes]
+        if len(alike) != 1:
+            kernels = ", ".join(map(demangle, there)) or "none"
+            raise ToolFailed(f"{other.source} must have the kernel {demangle(name)}, got {kernels}")
+        ptx = re.sub(rf"(?<![\w$]){re.escape(alike[0])}(?![\w$])", name.replace("\\", ""), ptx)
+    return replace(host, ptx=ptx, parts=())
+
+
+def _entries(ptx: str) -> dict[str, list[int]]:
+    """The kernels that a PTX defines, each with the sizes of its parameters in bytes."""
+    found = {}
+    for name, params in re.findall(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?", ptx):
+        each = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^,\[]*(?:\[(\d+)\])?", params)
+        found[name] = [int(bits) // 8 * int(count or 1) for bits, count in each]
+    return found
 
 
 def runtime_object(nvcc: toolchain.Nvcc) -> Path:
@@ -131,6 +158,11 @@ def compile_host(
                 for job in jobs:
                     job.result()
         except UserError as error:
+            # Without the list of what a unit reads nothing would tell that its failure is mended.
+            lists = [out / "read.d", *(out / f"read{number}.d" for number, _ in compiled)]
+            if not all(each.exists() for each in lists):
+                for each in out.glob("*.d"):
+                    each.unlink()
             said = _explained(_of_ptxas(error, out), source, call, nvcc)
             if is_extension and "does not export" not in str(said):
                 said = type(said)(extension.explain(str(said), texts[0]))
@@ -156,12 +188,13 @@ def compile_host(
             if not re.fullmatch(r"kernel\.(so|ptx)|part\d+\.ptx|.*\.d", path.name):
                 path.unlink()
 
-    option_files = [Path(flag).read_bytes() for flag in flags if os.path.isfile(flag)]  # --options-file FILE
     given = [file for file in more if file.suffix in LINKED]
-    key = [source, *more, *wrapper, *toolchain.identity(cxx, nvcc), runtime, *options, *libraries, *option_files]
+    key = [source, *more, *wrapper, *toolchain.identity(cxx, nvcc), runtime, *options, *libraries]
+    key += toolchain.option_files(flags)
     if more or relocatable:
         key += [_REGISTER, LINKER.read_text()]
-    out = cache.get("kernel", key, build, toolchain.search_folders(flags) + folders)
+    named = [f"lib{flag[2:]}.{kind}" for flag in libraries if flag.startswith("-l") for kind in ("so", "a")]
+    out = cache.get("kernel", key, build, toolchain.search_folders(flags) + folders, named)
     parts = [path.read_text(errors="replace") for path in sorted(out.glob("part*.ptx"))]
     made = out / "kernel.so", _ptx(out), source, arch, nvcc, dict(defines or {}), is_extension
     return Build(*made, parts, relocatable)
@@ -200,10 +233,9 @@ def _registration(objects: Sequence[object], cxx: str, out: Path) -> str:
 
 
 def _folders(include: Sequence[Path | str]) -> list[Path]:
-    folders = [Path(folder).expanduser().resolve() for folder in include]
+    """The folders of headers; those that are not there are left out, as compilers do."""
+    folders = [folder for each in include if (folder := Path(each).expanduser().resolve()).is_dir()]
     for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"the include folder {folder} does not exist")
         if "," in str(folder):
             raise UserError(
                 f"an include folder must have no comma in its name, as nvcc splits its arguments there, got {folder}"

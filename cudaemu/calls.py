@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from cudaemu import engine, extension, terminal
 from cudaemu.arguments import is_tensor, kernel_types, parameter_names, source_text
-from cudaemu.build import Build, PtxCheck, compile_host
+from cudaemu.build import Build, PtxCheck, compile_host, with_kernels
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
 from cudaemu.kernel import Configuration
@@ -33,6 +33,7 @@ def run(
     names: Sequence[str] | None = None,
     outputs: Sequence[str] = (),
     again: Sequence[Sequence[Any]] = (),
+    repeat: Sequence[Any] | None = None,
     memory: Mapping[str, Any] | None = None,
     options: Options = DEFAULTS,
     **changes: Any,
@@ -44,8 +45,10 @@ def run(
     checked against the launcher's parameter types. `names`: their names in reports (default: the source's). Tensors
     named in `outputs` start uninitialised: a kernel that reads what it has not written is reported. `again`: arguments
     of further calls, one after the other in the same process, so that they meet what earlier calls have left in
-    variables of the host and of the device; the first call that returns an error is the last. `memory` is as in
-    `run_ptx`. `options` say how the source is compiled and run; fields of Options may be given as keywords, too:
+    variables of the host and of the device; the first call that returns an error is the last. `repeat`: arguments as in
+    the last call, of the same sizes; when that has returned, its launches run once more, without the host code, in the
+    same memory with these contents: what the kernels themselves compute of them is in these arrays then. `memory` is as
+    in `run_ptx`. `options` say how the source is compiled and run; fields of Options may be given as keywords, too:
     `arch="9.0"`.
 
     The launcher runs in a process of its own: whatever its host code does, there is a report. A stream that the
@@ -56,7 +59,7 @@ def run(
     check_text("symbol", symbol, "the name of a launcher")
     options = options.replace(**changes)
     build = compiled(Path(source), options, call=symbol)
-    return call_launcher(build, symbol, args, options, names, outputs, again, memory)
+    return call_launcher(build, symbol, args, options, names, outputs, again, memory, repeat)
 
 
 def prepare(source: Path | str, symbol: str, *, options: Options = DEFAULTS, **changes: Any) -> None:
@@ -112,9 +115,10 @@ def call_launcher(
     outputs: Sequence[str] = (),
     again: Sequence[Sequence[Any]] = (),
     memory: Mapping[str, Any] | None = None,
+    repeat: Sequence[Any] | None = None,
 ) -> Report:
     """`run` with a source that is compiled already."""
-    for each in (args, *again):
+    for each in (args, *again, *([] if repeat is None else [repeat])):
         _check_names(names, each, outputs)
     with PtxCheck(build), _session(build.ptx, options, build.source) as session:
         _share(session, memory)
@@ -123,11 +127,24 @@ def call_launcher(
             called = names or parameter_names(source_text(build.source), symbol, len(types))
             return b"".join(session.pack(given, types, called, outputs, f"{build.source}: {symbol}"))
 
-        packs = [partial(pack, each) for each in (args, *again)]
+        packs: list[Callable[[list[ParameterType]], bytes]] = [partial(pack, each) for each in (args, *again)]
+        if repeat is not None:
+
+            def pack_last(
+                types: list[ParameterType], last: Callable[[list[ParameterType]], bytes] = packs[-1]
+            ) -> bytes:
+                packed = last(types)
+                session.record()
+                return packed
+
+            packs[-1] = pack_last
         timeout = options.timeout or FUNCTION_TIMEOUT
         ended = Host(build.so, options.gpu, session, packs, timeout=timeout, refused=options.on_refusal).run()
         session.download()
-        return session.report(*_outcome(ended))
+        report = session.report(*_outcome(ended))
+        if repeat is not None and not report.status:
+            session.repeat([*zip((args, *again)[-1], repeat)])
+        return report
 
 
 def call_extension(
@@ -177,7 +194,7 @@ def _check_names(names: Sequence[str] | None, args: Sequence[Any], outputs: Sequ
     if names is not None:
         check_words("names", names, "a list of names, one for each argument")
     if names is not None and len(names) != len(args):
-        raise ValueError(f"names must have one name for each of the {len(args)} arguments, got {len(names)}")
+        raise UserError(f"names must have one name for each of the {len(args)} arguments, got {len(names)}")
 
 
 def _outcome(ended: Ended) -> tuple[int, str, str]:
@@ -192,11 +209,15 @@ def program(
     source: Path | str,
     argv: Sequence[str] = (),
     *,
+    kernels: Path | str | None = None,
     own_terminal: bool = False,
     options: Options = DEFAULTS,
     **changes: Any,
 ) -> Report:
     """Run a whole CUDA program, a source with a `main`, with the arguments `argv`.
+
+    `kernels`: another source, whose kernels are launched in place of those of the same names in `source`; its host code
+    is compiled, but does not run.
 
     The report's `status` is the program's exit status, 128 + the signal's number if one ended it. `own_terminal`: the
     program reads and writes this process's streams. `options` and `changes` are as in `run`.
@@ -205,7 +226,11 @@ def program(
     check_words("argv", argv, "a list of the program's arguments, each a text or a path", str, os.PathLike)
     source, options = Path(source), options.replace(**changes)
     command = (str(source.with_suffix("")), *map(str, argv))
-    return run_program(compiled(source, options), command, options, own_terminal)
+    if kernels is None:
+        return run_program(compiled(source, options), command, options, own_terminal)
+    theirs = compiled(Path(kernels), options)
+    with PtxCheck(theirs):
+        return run_program(with_kernels(compiled(source, options), theirs), command, options, own_terminal)
 
 
 def run_program(

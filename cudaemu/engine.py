@@ -12,6 +12,7 @@ import math
 import os
 import re
 import struct
+import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -122,18 +123,31 @@ class _Spec(ctypes.Structure):
 @lru_cache
 def library() -> ctypes.CDLL:
     """The machine, compiled if this is the first time. UserError if there is no C++ compiler."""
-    slow = "building the emulator from its C++ sources, once: this takes up to a minute ..."
-    with terminal.if_slow(slow), ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(
-            pool.map(lambda source: toolchain.compile_cxx(source, ["-c", *FLAGS], f"{source.stem}.o"), SOURCES)
-        )
+    lock, told = threading.Lock(), list[str]()
+
+    def tell() -> None:
+        with lock:
+            if not told:
+                told.append("building the emulator from its C++ sources, once: this takes up to a minute ...")
+                terminal.say(told[0])
+
+    def compiled(source: Path) -> Path:
+        return toolchain.compile_cxx(source, ["-c", *FLAGS], f"{source.stem}.o", building=tell)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, SOURCES))
     cxx = toolchain.find_cxx()
     words = [cxx, "-shared", "-pthread", *(flag for flag in FLAGS if flag.startswith("-fsanitize=")), *objects]
 
     def link(out: Path) -> None:
         toolchain.run([*words, "-o", out / "vm.so"])
 
-    vm = ctypes.CDLL(str(cache.get("vm", words, link) / "vm.so"))
+    made = cache.get("vm", words, link) / "vm.so"
+    try:
+        vm = ctypes.CDLL(str(made))
+    except OSError as error:
+        where = f"CUDAEMU_CACHE must be a folder that programs can run from, got {cache.folder()}"
+        raise UserError(f"the emulator cannot be loaded: {error}\n{where}") from error
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
         ("vm_instructions", ctypes.c_char_p, []),
@@ -164,6 +178,7 @@ def library() -> ctypes.CDLL:
         ("vm_events", pointer, [pointer, pointer, pointer]),
         ("vm_output", ctypes.c_char_p, [pointer]),
         ("vm_keep", ctypes.c_int, [pointer, ctypes.c_uint32]),
+        ("vm_touched", number, [pointer, pointer, number]),
         ("vm_free_launch", None, [pointer]),
     ):
         function = getattr(vm, name)
@@ -217,6 +232,9 @@ def problems() -> tuple[Problem, ...]:
     return tuple(Problem(name, kind, int(code)) for name, kind, code in rows)
 
 
+MOST_RANGES = 1 << 16  # of memory that a launch touched
+
+
 class Past:
     """A finished launch, and where it touched global memory: kept for launches that may begin before its end."""
 
@@ -237,6 +255,15 @@ class Past:
             assert past.before is not None
             past = past.before
         return past
+
+    def touched(self) -> np.ndarray:
+        """Which global memory: rows of first address, end, and bits: 1 read, 2 written, 4 by atomics or as a flag.
+
+        No rows if these are more than MOST_RANGES."""
+        rows = np.empty((MOST_RANGES, 3), np.uint64)
+        count: int = self.module.vm.vm_touched(self.handle, rows.ctypes.data, len(rows))
+        found: np.ndarray = rows[:count].copy()
+        return found
 
     def __del__(self) -> None:
         self.module.vm.vm_free_launch(self.handle)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _tools: set[Callable[[], None]] = set()
 
@@ -47,4 +47,12 @@ def _interrupt(*_: object) -> None:
 
 
 def _end(*_: object) -> None:
+    show_cursor()
     os._exit(130)
+
+
+def show_cursor() -> None:
+    """A line of progress hides the cursor of a terminal, and may be ended before it shows it again."""
+    with suppress(OSError):
+        if os.isatty(2):
+            os.write(2, b"\x1b[?25h")

@@ -52,6 +52,9 @@ class Configuration:
     early: bool = False
 
 
+Chain = tuple[tuple[str, int], ...]  # file and line of an instruction, and of the calls that it was inlined through
+
+
 class Place(NamedTuple):
     """One instruction of a kernel.
 
@@ -72,6 +75,11 @@ class Place(NamedTuple):
     chain: tuple[tuple[str, int], ...] = ()
     problem: str = ""
     flops: int = 0
+
+    @property
+    def path(self) -> Chain:
+        """All places from that of the code to the one in the outermost function."""
+        return self.chain or ((self.file, self.line),)
 
 
 class Category(NamedTuple):

@@ -27,6 +27,8 @@ def load(source: Path | str, *, options: Options = DEFAULTS, **changes: Any) -> 
     UserError if there is no such file or it does not compile."""
     if not isinstance(source, (str, os.PathLike)):
         raise UserError(f"source must be a path or the text of a CUDA source, got {source!r}")
+    if source == "":
+        raise UserError("source must be a path or the text of a CUDA source, got ''")
     path = _text_file(source) if isinstance(source, str) and ("\n" in source or "{" in source) else Path(source)
     if not path.is_file():
         raise UserError(f"cannot read {path}: " + ("it is a folder" if path.is_dir() else "there is no such file"))

@@ -149,7 +149,14 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_READ_WRITE, _SHARED, _FIXED, _NO_RESERVE, _REMOVE = 3, 0x01, 0x100000, 0x4000, 9  # <sys/mman.h>; Linux has them alike
+_READ_WRITE, _SHARED, _REPLACE, _FIXED, _NO_RESERVE, _REMOVE = (
+    3,
+    0x01,
+    0x10,
+    0x100000,
+    0x4000,
+    9,
+)  # <sys/mman.h>; Linux has them alike
 
 _places = threading.Lock()
 _free_places = list(range(ARENAS - 1, -1, -1))
@@ -173,6 +180,7 @@ class Arena(AddressMap):
         self._next = self._first = self.base + PAGE  # the first page is for the process that runs the host code
         self._recycled: list[tuple[int, int]] = []  # address and bytes of what was freed, red zones included
         self.version = 0  # another one whenever the allocations change
+        self.held: list[Allocation] | None = None  # what is freed from now on, if its memory has to stay
 
     def _map(self) -> int:
         for _ in range(ARENAS):
@@ -194,6 +202,23 @@ class Arena(AddressMap):
         if mapped is None or mapped == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "no range of addresses is free (many runs at once, or ulimit -v)")
         return mapped
+
+    def part(self) -> None:
+        """Keep the memory and its contents, in a file that no other process has: what the host code's process, or one
+        that it has left, maps from now on is another's. What was held is an allocation again."""
+        self.allocations += self.held or []
+        self.held = None
+        self.version += 1
+        kept = [(each, each.data.copy(), each.marks.copy()) for each in self.allocations if len(each.data)]
+        old, self.file = self.file, os.memfd_create("device memory", os.MFD_CLOEXEC)
+        os.ftruncate(self.file, 2 * ARENA_BYTES)
+        for address, offset in ((self.base, 0), (self._marks_base, ARENA_BYTES)):
+            flags = _SHARED | _REPLACE | _NO_RESERVE
+            if _libc.mmap(address, ARENA_BYTES, _READ_WRITE, flags, self.file, offset) != address:
+                raise OSError(ctypes.get_errno(), "the memory cannot be mapped again")
+        os.close(old)
+        for each, data, marks in kept:
+            each.data[:], each.marks[:] = data, marks
 
     def close(self) -> None:
         """Give the memory and the addresses back."""
@@ -250,7 +275,7 @@ class Arena(AddressMap):
 
     def available(self) -> int:
         """Bytes that are left of the device's memory: what was allocated and not yet touched is not."""
-        large = (a for a in self.allocations if a.size >= LARGE and not a.variable)
+        large = (a for a in self.allocations if a.size >= LARGE and not a.variable and a.base in self)
         return available_memory() - PART * sum(np.count_nonzero(self._states(a.base, a.size)) for a in large)
 
     def bytes_of(self, allocation: Allocation, offset: int, size: int) -> np.ndarray:
@@ -271,6 +296,9 @@ class Arena(AddressMap):
         """Give an allocation's memory back. Its address is not used again before all others have been."""
         self.allocations.remove(allocation)
         self.version += 1
+        if self.held is not None:
+            self.held.append(allocation)
+            return
         allocation.data = allocation.marks = _NONE
         self.freed.append(allocation)
         first = (allocation.base - RED_ZONE) // PAGE * PAGE
@@ -288,7 +316,7 @@ class Arena(AddressMap):
         kept, first = [a for a in self.allocations if a.variable], self._first
         if self._next > first:
             self._forget(first, self._next - first)
-        self.allocations, self._recycled, self._next = kept, [], first
+        self.allocations, self._recycled, self._next, self.held = kept, [], first, None
         self.freed.clear()
         self.version += 1
 
@@ -385,17 +413,17 @@ def _bytes(address: int, size: int) -> np.ndarray:
 
 
 def _check_place(name: str, array: Array) -> None:
-    """ValueError if an array or a tensor cannot be accessed as plain bytes."""
+    """UserError if an array or a tensor cannot be accessed as plain bytes."""
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous:
-            raise ValueError(f"{name} must be a contiguous array")
+            raise UserError(f"{name} must be a contiguous array")
         return
     import torch
 
     if array.is_nested or array.layout != torch.strided:
         raise UserError(f"{name} must be a dense tensor, got {'a nested one' if array.is_nested else array.layout}")
     if array.device.type != "cpu" or not array.is_contiguous():
-        raise ValueError(f"{name} must be a contiguous tensor on the CPU")
+        raise UserError(f"{name} must be a contiguous tensor on the CPU")
     if array.is_neg() or array.is_conj():
         raise UserError(f"{name} must have its values in memory, got a lazy view: pass a clone()")
     if array.requires_grad and torch.is_grad_enabled():

@@ -27,6 +27,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+import numpy as np
+
 from cudaemu import cpp, hardware, memory
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import UNNAMED
@@ -77,6 +79,7 @@ class Request(IntEnum):
     MODULE = 20
     MOVED = 21
     DONE = 22
+    UNORDERED = 23
 
 
 # What the runtime knows of the device: the fields of host/channel.h's Device and their types, as `struct` has them.
@@ -157,6 +160,7 @@ class Served:
     fatal: bool
     undefined: bool
     refused: str = ""  # why it was not begun
+    touched: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.uint64))  # as engine.Past.touched has it
 
 
 class Device(Protocol):
@@ -173,10 +177,14 @@ class Device(Protocol):
     def describe(self, kernel: str) -> KernelDescription | None: ...
 
     def launch(
-        self, configuration: Configuration, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+        self,
+        configuration: Configuration,
+        printed: Callable[[str], None],
+        where: Callable[[], tuple[str, int, str]],
+        tells: bool = False,
     ) -> Served:
         """Run it; `printed` takes what the kernel prints, as it runs; `where` asks for file, line and function of the
-        learner's code that launched it."""
+        learner's code that launched it; `tells`: whether the result shall say what it touched."""
         ...
 
     def symbol(self, name: str) -> tuple[int, int] | None:
@@ -260,6 +268,8 @@ class Host:
         self._open = True  # the channel
         self._heard, self._known_calls = 0.0, 0
         self._callers: dict[int, Sequence[int]] = {}  # of an allocation, by its address: where it was made
+        self._allocating: dict[tuple[int, ...], None] = {}  # all places where one was made, in their order
+        self._freeing: dict[int, Sequence[int]] = {}  # of what is freed, by its address: where that was
 
     def run(self) -> Ended:
         """Run the host code to its end, serving its requests. An exception in a request ends it and is raised here."""
@@ -434,6 +444,7 @@ class Host:
         sizes = reader.take("9I")
         cooperative, early, shared = reader.take("IIQ")
         kernel, params = reader.text(), reader.data()
+        (tells,) = reader.take("I")
         served = self.device.launch(
             Configuration(
                 kernel,
@@ -447,11 +458,13 @@ class Host:
             ),
             self._print,
             self._where,
+            bool(tells),
         )
         self._heard = time.monotonic()
         if served.refused:
             self._refuse(served.code, served.refused)
-        return struct.pack("=IiII", 0, served.code, served.fatal, served.undefined)
+        head = struct.pack("=IiIII", 0, served.code, served.fatal, served.undefined, len(served.touched))
+        return head + served.touched.tobytes()
 
     def _allocate(self, reader: _Reader) -> bytes:
         size, kind = reader.take("QQ")
@@ -463,6 +476,7 @@ class Host:
             free = self.device.arena.available()
             self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free", offsets)
             return struct.pack("=Q", 0)
+        self._allocating[offsets] = None
         made.mapped = kind != 0
         made.called = lambda: self._name_of(made.name, offsets)
         self._callers[made.base] = offsets
@@ -473,8 +487,19 @@ class Host:
         file, line, _ = self._locate(offsets)
         if not line:
             return name
-        given = _given(_source_line(file, line))
+        names = _given(_source_line(file, line))
+        given = names[0] if len(names) == 1 else self._given_there(names, file, line, offsets)
         return f"{given} ({name}, line {line})" if given else f"{name} (line {line})"
+
+    def _given_there(self, names: list[str], file: str, line: int, offsets: Sequence[int]) -> str:
+        """Of the pointers that one line gives to calls, that of one call; nothing if it is not sure which that is."""
+        here = [made for made in self._allocating if self._locate(made)[:2] == (file, line)]
+        calls = list(dict.fromkeys(map(self._own_frame, here)))  # in the order in which they were first made
+        return names[calls.index(self._own_frame(offsets))] if len(calls) == len(names) else ""
+
+    def _own_frame(self, offsets: Sequence[int]) -> int:
+        """The innermost place in the user's code."""
+        return next((offset for offset in offsets if self._locate((offset,))[1]), 0)
 
     def find_leaks(self) -> None:
         """Report the memory that the host code allocated and did not free, now that it has ended."""
@@ -487,12 +512,19 @@ class Host:
 
     def _release(self, reader: _Reader) -> bytes:
         (address,) = reader.take("Q")
-        arena = self.device.arena
+        arena, here = self.device.arena, reader.offsets()
         found = next((a for a in arena.allocations if a.base == address and not a.variable and a.array is None), None)
+        if found is None and (freed := next((a for a in arena.freed if a.base == address), None)):
+            file, line, _ = self._locate(self._freeing.get(address, ()))
+            name = freed.describe(address).removesuffix(" + 0 bytes")
+            why = f"{name} was freed before" + (f", at {Path(file).name}:{line}" if line else "")
+            self.device.found(HostFinding("double free", why, *self._locate(here)))
+            return struct.pack("=i", INVALID_VALUE) + f"cudaFree: {why}".encode()
         if found is None:
             why = f"cudaFree: {arena.describe(address)} is not the start of an allocation"
             return struct.pack("=i", INVALID_VALUE) + why.encode()
         arena.free(found)
+        self._freeing[address] = here
         self.device.written_by_host(address, found.size)  # the next owner starts afresh
         return struct.pack("=i", SUCCESS)
 
@@ -596,6 +628,29 @@ class Host:
         self.device.found(HostFinding(kind, message, *self._locate(reader.offsets())))
         return b""
 
+    def _unordered(self, reader: _Reader) -> bytes:
+        """Work in one stream, or host code (no name), touches what earlier work of another stream may still use."""
+        address, earlier_writes, writes = reader.take("QII")
+        before, now = reader.text(), reader.text()
+        there, here = self._locate(reader.offsets()), reader.offsets()
+        place = f" ({Path(there[0]).name}:{there[1]})" if there[1] else ""
+        what = self.device.arena.describe(address)
+        if now:
+            help_ = "cudaEventRecord behind it and cudaStreamWaitEvent in this stream, or a synchronisation, is missing"
+            said = (
+                f"{now} {'writes' if writes else 'reads'} {what}, which {before}{place} "
+                f"{'writes' if earlier_writes else 'reads'} in another stream and may still be at: {help_}"
+            )
+            self.device.found(HostFinding("race between streams", said, *self._locate(here)))
+        elif not self.device.meets_host:
+            said = (
+                f"{what}, which {before}{place} may still {'write' if earlier_writes else 'read'}: "
+                "cudaStreamSynchronize, or cudaEventSynchronize of an event behind it, is missing"
+            )
+            place_here = locate_fault(self.so, here, self.device.stubs)
+            self.device.found(HostFinding("pinned memory too early", said, *place_here))
+        return b""
+
     def _found(self, kind: str, message: str) -> None:
         self.device.found(HostFinding(kind, message))
 
@@ -653,6 +708,7 @@ _ANSWERS: Mapping[Request, Callable[[Host, _Reader], bytes]] = {
     Request.REMARK: Host._remark,
     Request.MODULE: Host._module,
     Request.MOVED: Host._moved,
+    Request.UNORDERED: Host._unordered,
 }  # DONE answers what is said while a kernel runs
 _layout = lru_cache(struct.Struct)
 
@@ -754,7 +810,7 @@ def _places(so: Path, offsets: tuple[int, ...]) -> Iterator[tuple[str, int, str]
         said = toolchain.run(["addr2line", "-e", so, "-i", "-f", "-C", *map(hex, offsets)]) if offsets else ""
     lines = said.splitlines()
     for function, place in zip(lines[::2], lines[1::2]):
-        file, _, line = place.partition(" ")[0].rpartition(":")
+        file, _, line = re.sub(r" \(discriminator \d+\)$", "", place).rpartition(":")
         yield file, int(line) if line.isdigit() else 0, function
 
 
@@ -790,14 +846,16 @@ def _source_line(file: str, line: int) -> str:
     return linecache.getline(file, line).strip()
 
 
-def _given(line: str) -> str:
-    """The pointer that a line gives to an allocating function: "d_in" of `cudaMalloc((void **)&d_in, bytes);`."""
-    code = cpp.code(line)
-    if found := re.search(r"(?:Malloc\w*|HostAlloc)\s*\(", code):
+def _given(line: str) -> list[str]:
+    """The pointers that a line gives to allocating functions: "d_in" of `cudaMalloc((void **)&d_in, bytes);`. Nothing
+    of a line with several that are perhaps not all executed, in the order in which they stand there."""
+    code, names = cpp.code(line), []
+    for found in re.finditer(r"(?:Malloc\w*|HostAlloc)\s*\(", code):
         first = (cpp.arguments(code, found.end() - 1) or [""])[0]
-        if given := re.search(r"&\s*([\w.\[\]>-]+)\)?$", first):
-            return given[1]
-    return ""
+        given = re.search(r"&\s*([\w.\[\]>-]+)\)?$", first)
+        names.append(given[1] if given else "")
+    in_doubt = re.search(r"\b(if|else|for|while|case|return)\b|\?|&&|\|\||\{", code)
+    return names if len(names) == 1 or not in_doubt else []
 
 
 def _signal_name(number: int) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from cudaemu import arrays, cpp, findings
 from cudaemu.compiler.symbols import readable, short
 from cudaemu.errors import CheckFailed
-from cudaemu.kernel import CATEGORIES, COUNTERS, SPACES, Dim, KernelInfo, Place
+from cudaemu.kernel import CATEGORIES, COUNTERS, SPACES, Chain, Dim, KernelInfo, Place
 from cudaemu.memory import AddressMap, Allocation
 from cudaemu.process import HostFinding, library_of
 from cudaemu.timeline import Timeline
@@ -200,6 +200,12 @@ class Launch:
         """What it has executed and moved."""
         return self._sums.total
 
+    @property
+    def executed(self) -> set[Chain]:
+        """Where the instructions are that it, or a launch with the same counters, has executed: for each the chain of
+        (file, line) from its own place to the kernel's, through the calls that were inlined. `code` has all."""
+        return {place.path for place, ran in zip(self.code, self._sums.ran.tolist()) if ran}
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -300,6 +306,7 @@ class Sums:
         """`keys`: number in the kernel's groups * len(SPACES) + space; `rows`: for each of them, a row of counters and
         the operations of tensor cores."""
         self.kernel, self.keys, self.rows = kernel, keys, rows
+        self.ran = np.zeros(len(kernel.instructions), bool)  # which instructions, in any of the launches
         self.launches = 0
 
     @cached_property
@@ -351,6 +358,7 @@ def add_up(table: np.ndarray, kernel: KernelInfo, known: dict[object, Sums]) -> 
     if found is None:
         found = known[name] = Sums(kernel, keys, sums)
     found.launches += 1
+    found.ran |= table["warps"] > 0
     return found
 
 

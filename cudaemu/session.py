@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from cudaemu.compiler.symbols import OF_FILE, qualified, readable
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch, Gpu, check_target, occupancy
 from cudaemu.kernel import Configuration, Dim, KernelInfo, Region
-from cudaemu.memory import Allocation, Arena
+from cudaemu.memory import Allocation, Arena, raw_bytes
 from cudaemu.options import Progress
 from cudaemu.process import Device, HostFinding, KernelDescription, ParameterType, Served, library_of
 from cudaemu.report import Counters, Finding, Launch, Report, Sums, Trace, add_up, explain, shared_names
@@ -80,6 +80,15 @@ def loaded(ptx: str, tiles: bool = False) -> Iterator[_Loaded]:
             old.close()
 
 
+@dataclass(frozen=True)
+class _Recorded:
+    """A launch, and what the host has written before it since the launch before: where, and the bytes."""
+
+    configuration: Configuration
+    module: engine.Module
+    host_writes: list[tuple[Allocation, np.ndarray, np.ndarray]]
+
+
 class Session(Device):
     """A run: requests come from host code (process.py) or from Python, launches go to the engine."""
 
@@ -130,6 +139,8 @@ class Session(Device):
         self.stores: dict[int, Finding | HostFinding] = {}  # of values that nobody has set, until the host reads them
         self._latest: KernelInfo | None = None  # the kernel that host code has launched last
         self.before: engine.Past | None = None  # the last launch that host code asked for
+        self.recorded: list[_Recorded] | None = None  # the launches from `record` on
+        self._seen: dict[int, tuple[Allocation, np.ndarray]] = {}  # memory as the last launch has left it
         self.started = time.monotonic()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -201,7 +212,11 @@ class Session(Device):
         )
 
     def launch(
-        self, configuration: Configuration, printed: Callable[[str], None], where: Callable[[], tuple[str, int, str]]
+        self,
+        configuration: Configuration,
+        printed: Callable[[str], None],
+        where: Callable[[], tuple[str, int, str]],
+        tells: bool = False,
     ) -> Served:
         before, self.before = self.before if configuration.early else None, None
         self.asked += 1
@@ -209,14 +224,19 @@ class Session(Device):
             name = readable(configuration.kernel)
             return Served(*REFUSED, refused=f"{name}: launch {self.asked} is refused, as asked for")
         # From this compute capability on, the next launch may be one that begins early.
-        keep = self.settings.sanitize and Arch(9, 0).runs_on(self.gpu.arch)
+        keep = self.settings.sanitize and (tells or Arch(9, 0).runs_on(self.gpu.arch))
         module, kernel = self._module(configuration.kernel, "kernel")
         if kernel != configuration.kernel:
             configuration = replace(configuration, kernel=kernel)
+        if self.recorded is not None:
+            self.recorded.append(_Recorded(configuration, module, self._host_writes()))
         result = self.execute(configuration, module, keep=keep, before=before, printed=printed, where=where)
+        if self.recorded is not None:
+            self._look()
         self.before = result.past
         self._latest = module.kernel(kernel)
-        return Served(result.code, result.code != 0, bool(self.module.undefined))
+        served = Served(result.code, result.code != 0, bool(self.module.undefined))
+        return replace(served, touched=result.past.touched()) if tells and result.past else served
 
     @property
     def meets_host(self) -> bool:  # fences and atomics of system scope are made for it
@@ -259,6 +279,45 @@ class Session(Device):
             if allocation.array is not None:
                 self.read_by_host(allocation.base, allocation.size)
         self.arena.download()
+
+    # ---- once more, without the host code ----------------------------------------------------------------------------
+
+    def record(self) -> None:
+        """From now on, keep what `repeat` needs: the launches, and what the host writes before each."""
+        self.recorded, self.arena.held = [], []
+        self._look()
+
+    def _look(self) -> None:
+        self._seen = {each.base: (each, each.data.copy()) for each in self.arena.allocations if len(each.data)}
+
+    def _host_writes(self) -> list[tuple[Allocation, np.ndarray, np.ndarray]]:
+        """Where memory is no longer what the last launch has left, and what is there now."""
+        found = []
+        for each in self.arena.allocations:
+            before = self._seen.get(each.base)
+            same = before is not None and before[0] is each
+            where = np.flatnonzero(each.data != before[1]) if before and same else np.arange(len(each.data))
+            if len(where):
+                found.append((each, where, each.data[where].copy()))
+        return found
+
+    def repeat(self, contents: Sequence[tuple[Any, Any]]) -> None:
+        """Run the recorded launches again where they ran, in memory that no process of the host code has any more.
+        `contents`: arguments that they had, and arrays whose contents are there in their place, and which get what the
+        kernels have made of them."""
+        recorded, self.recorded = self.recorded or [], None
+        arena = self.arena
+        arena.part()
+        at = {arena.upload("", old).base: new for old, new in contents if is_tensor(old)}
+        places = [(each, raw_bytes(at[each.base])) for each in arena.allocations if each.base in at]
+        for each, data in places:
+            each.data[:] = data
+        for launch in recorded:
+            for each, where, values in launch.host_writes:
+                each.data[where] = values
+            self.execute(launch.configuration, launch.module)
+        for each, data in places:
+            data[:] = each.data
 
     # ---- launches ----------------------------------------------------------------------------------------------------
 

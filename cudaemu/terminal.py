@@ -117,6 +117,7 @@ def leave(run: Callable[[], int], unusable: int = 2) -> NoReturn:
         say(str(failure))
         status = 1
     except KeyboardInterrupt:
+        interrupts.show_cursor()
         status = 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         abandon()

@@ -34,6 +34,7 @@ CLASSES = (
     "Timeline",
     "Span",
 )
+ERRORS = ("UserError", "CheckFailed")
 
 
 def page() -> str:
@@ -44,7 +45,20 @@ def page() -> str:
     parts.append("## Classes")
     for name in CLASSES:
         parts += [f"### {name}", *_of_class(getattr(cudaemu, name))]
+    parts.append("## Errors")
+    for name in ERRORS:
+        parts += [f"### {name}", _text(getattr(cudaemu, name))]
+    parts += [
+        "## METRICS",
+        "The hardware's counter, as ncu names it, of each that has an equal one.",
+        _metrics(),
+    ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _metrics() -> str:
+    rows = [f"| `{name}` | `{metric}` |" for name, metric in cudaemu.METRICS.items()]
+    return "| counter | metric |\n| --- | --- |\n" + "\n".join(rows)
 
 
 def _of_class(kind: type) -> Iterator[str]:

@@ -295,13 +295,13 @@ def test_other_launches_are_judged_and_named(monkeypatch):
 
 def test_what_a_stage_may_choose_is_tried_too(monkeypatch):
     """Few queries, many keys: split over blocks as the stage does, and in two parts."""
-    kernel, titles, emulate = kernels.load("16").kernel(), [], accuracy._emulate
+    kernel, titles, emulate = kernels.load("16").kernel(), [], accuracy.emulate
 
     def noted(*args, **options):
         titles.append(args[2].partition(", ")[2])
         return emulate(*args, **options)
 
-    monkeypatch.setattr(accuracy, "_emulate", noted)
+    monkeypatch.setattr(accuracy, "emulate", noted)
     assert accuracy.check(kernel, (1, 2, 1, 3, 330, 128), "emulator").ok
     size = "1x2x1x3x330"
     assert titles == [size, f"{size}, with LSE", f"{size}, keys in two parts", f"{size}, keys in two parts, with LSE"]
@@ -315,6 +315,19 @@ def test_verify_raises_with_the_report():
     instance, c = computed(kernel)
     c[2, 3] = 1000
     with pytest.raises(CheckFailed, match=r"01_naive fp16, 96x80x64: wrong.*\n.*1 of 7680"):
+        accuracy.verify(kernel, instance, (c,))
+
+
+def test_where_all_wrong_elements_are_is_told():
+    """Axes of which they take a part; of a single one the table tells."""
+    kernel = NAIVE.kernel()
+    instance, c = computed(kernel)
+    c[64:96, 7] = 1000
+    with pytest.raises(CheckFailed, match="32 of 7680 elements are wrong, all of them in row 64 to 95, col 7\n"):
+        accuracy.verify(kernel, instance, (c,))
+    instance, c = computed(kernel)
+    c[64, 7] = 1000
+    with pytest.raises(CheckFailed, match="1 of 7680 elements are wrong\n"):
         accuracy.verify(kernel, instance, (c,))
 
 

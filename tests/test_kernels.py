@@ -6,6 +6,7 @@ import ast
 import math
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 import cudaemu
 import kernels
 from common import accuracy, counts, course, launcher_check
-from common.stage import Stage, macros
+from common.stage import Kernel, Stage, macros
 from cudaemu import Counters, hardware
 from cudaemu.compiler import cache, sass, toolchain
 from cudaemu.errors import UserError
@@ -123,21 +124,109 @@ def test_the_kernel_is_right_and_keeps_the_rules(stage: Stage):
         assert result.ok, result.report
 
 
+# What no launch of an instance can execute: of which stage and instances, fragments of the lines that lead there, which
+# begin after "^".
+UNREACHABLE = [
+    # Of few queries a mask leaves no second tile of keys.
+    ("16_final", "CAUSAL=1: attention_kernel<16,", ()),
+    ("h7_flash_attention_3", "CAUSAL=1: attention_kernel<1>", ()),
+    # Under a mask keys are not split.
+    ("16_final", "CAUSAL=1: ", ("partial_LSE",)),
+    ("16_final", "CAUSAL=1: ", ("const size_t share =",)),
+    ("16_final", "CAUSAL=1: ", ("const size_t place =",)),
+    ("16_final", "CAUSAL=1: ", ("const int query =",)),
+    ("16_final", "CAUSAL=1: ", ("const bool inside =",)),
+    ("16_final", "CAUSAL=1: ", ("if (!inside) continue;",)),
+    ("16_final", "CAUSAL=1: ", ("const float log2_sum =",)),
+    ("16_final", "CAUSAL=1: ", ("partial_O[share",)),
+    ("16_final", "CAUSAL=1: ", ("make_float2(",)),
+    ("h7_flash_attention_3", "CAUSAL=1: ", ("const size_t part =",)),
+    ("h7_flash_attention_3", "CAUSAL=1: ", ("partial_LSE",)),
+    ("h7_flash_attention_3", "CAUSAL=1: ", ("make_float2(",)),
+    # In the first tile m is as low as can be, and weights are not made with it.
+    ("16_final", "", ("row_max, scale_log2, false)", "weigh_scores(0)")),
+    # Where maxima come first they have been looked for: m does not grow once more.
+    ("16_final", "WEIGHTS_FIRST=0: ", ("^raise_max(",)),
+    ("16_final", "WEIGHTS_FIRST=0: ", ("^weight[i] = exp2_approx(",)),  # of no call: what nvcc took out of several
+    # Tiles of 128 queries and of 128 keys: a mask hides keys of the last tile alone, which comes first.
+    ("h7_flash_attention_3", "CAUSAL=1: attention_kernel<2>", ("const int query = (warp_row", "step(tile")),
+    ("h7_flash_attention_3", "CAUSAL=1: attention_kernel<2>", ("const int last =", "step(tile")),
+    ("h7_flash_attention_3", "CAUSAL=1: attention_kernel<2>", ("> last) s[n]", "step(tile")),
+    # Of the grid's barrier, which is CUDA's, what grids with several axes take.
+    ("h5_final", "0, 1> >", ("this_grid().sync()",)),
+    # Not unreachable: GELU without addends, ReLU with a bias, where operands are exchanged; such launches are drawn.
+    ("h5_final", "1, 1> >", ("return of_row ? of_row[cols[i]]",)),
+    # N is a multiple of 128: there is an even number of tiles of 64 keys.
+    ("h8_fp8", "KEYS=64: ", ("start_values(p_even, position + tiles - 1)",)),
+]
+
+
+def unreached(kernel: Kernel, results: Sequence[accuracy.Result]) -> dict[str, dict[str, str]]:
+    """Instance of a kernel -> what of its code no check of it executed: the lines from there to the kernel, as in
+    "264 < 439", and the text of the first."""
+    source = str(kernel.source.resolve())
+    text, found = kernel.source.read_text().splitlines(), {}
+    for name, (ran, code) in accuracy.united(result.reached for result in results).items():
+        instance, left = f"{kernel.label}: {name}", {}
+        for path in sorted(code - ran):
+            lines = [line for file, line in path if file == source]
+            words = [text[line - 1].strip() for line in lines]
+            known = any(
+                stage == kernel.stage.name
+                and where in instance
+                and all(any(f"^{word}".find(each) >= 0 for word in words) for each in led)
+                for stage, where, led in UNREACHABLE
+            )
+            if lines and not known:
+                left[" < ".join(map(str, lines))] = words[0]
+        if left:
+            found[instance] = left
+    return found
+
+
+def test_an_instance_whose_loop_no_check_runs_is_told():
+    """Another instance goes over several tiles of keys: by lines alone all is executed."""
+    kernel = kernels.load("16").kernel()
+    one_tile, tiles = (
+        accuracy.check(kernel, shape, "emulator", counters=True)
+        for shape in ((1, 1, 1, 200, 50, 128), (1, 1, 1, 3, 200, 128))
+    )
+    assert one_tile.ok and tiles.ok
+    loop = next(
+        n for n, line in enumerate(kernel.source.read_text().splitlines(), 1) if "weigh_scores(tile + 1)" in line
+    )
+    left = unreached(kernel, [one_tile, tiles])
+    told = {name for name, lines in left.items() if any(path.endswith(str(loop)) for path in lines)}
+    assert told >= {f"16_final fp16: attention_kernel<32, true, {with_lse}>" for with_lse in ("false", "true")}
+    assert loop in one_tile.lines | tiles.lines
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "stage, dtype",
     [pytest.param(stage, dtype, id=f"{stage.name} {dtype}") for stage in STAGES for dtype in stage.dtypes],
 )
 def test_kernels_are_right_and_keep_the_rules_and_no_line_is_left_out(stage: Stage, dtype: str):
-    """Every variant, at every test shape; each line that has code in one of them is executed in one of them."""
+    """Every variant, at every test shape; each line that has code in one of them is executed in one of them. And in the
+    first dtype each instance of a kernel, of each variant that it is launched in, executes all of its own code, the
+    helpers wherever they were inlined: in the producer as in the consumers, in the loop as before it."""
     batch = stage.kernels([dtype])
     if stage.source in OTHERS:
         batch += OTHERS[stage.source].kernels([dtype])
-    results = [
-        accuracy.check(kernel, shape, "emulator", counters=True)
-        for kernel in batch
-        for shape in kernel.test_shapes().values()
-    ]
+    results, left_out = [], {}
+    for kernel in batch:
+        first = dtype == stage.dtypes[0]
+        deep = [name for name in ("huge", "rising") if first and name in kernel.stage.spec.patterns][:1]
+        deep += ["summit"] if first and stage.name == "16_final" else []  # where m is more than 2^24
+        found = [
+            accuracy.check(kernel, shape, "emulator", pattern=pattern, counters=True)
+            for shape in kernel.test_shapes().values()
+            for pattern in ("normal", *deep)
+        ]
+        results += found
+        if first:
+            left_out |= unreached(kernel, found)
+    assert not left_out, f"code that no check of its instance executes: {left_out}"
     assert all(result.ok for result in results), "\n\n".join(result.report for result in results if not result.ok)
     executed = frozenset().union(*(result.lines for result in results)) | {0}  # 0: of no line, the compiler's own
     executable = frozenset().union(*(kernel.executable_lines() for kernel in batch))

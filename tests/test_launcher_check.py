@@ -93,6 +93,49 @@ def test_a_launcher_that_takes_more_than_its_stage_may(edited: Edited):
     assert launcher_check.check(replace(kernel, stage=replace(NAIVE, multiples={"M": 32}))).ok
 
 
+def test_a_finding_has_nothing_to_do_with_a_size_that_is_not_refused(edited: Edited):
+    """A race at every size, those included that the kernel may take though they are no multiple: it was said of the
+    launcher that it must refuse them, and told once more for every call. It is told once."""
+    barrier = "__syncthreads();  // everybody waits for all readers"
+    kernel = broken(edited, kernels.load("02"), (barrier, "// nobody waits"))
+    kernel = replace(kernel, stage=replace(kernel.stage, multiples={"M": 64}))
+    one, launcher = accuracy.check(kernel, (64, 64, 64), "emulator"), launcher_check.check(kernel)
+    assert not one.ok and not launcher.ok
+    told = "\n".join(verb.complaints([one, launcher]))
+    assert "race" in told and "is not refused" not in told and "called" not in told and "also in 1 other check" in told
+
+
+def test_two_results_that_are_no_numbers_are_equal(edited: Edited):
+    """Never written: not a word of what the first call might have left to the second."""
+    report = said_of_the_launcher(broken(edited, NAIVE, ("C[(size_t)row * N + col] = Element(sum);", "")))
+    assert "the result is wrong" in report and "third result" not in report and "second result" not in report
+
+
+@pytest.mark.core(every=4)
+@pytest.mark.parametrize(
+    "number, edits, said",
+    [
+        ("h2", [("  CUtensorMap A_map, B_map;", "  static CUtensorMap A_map, B_map;\n  static int calls;"),
+                ("cudaError_t status = tensor_map", "cudaError_t status = calls ? cudaSuccess : tensor_map"),
+                ("if (status == cudaSuccess) status =", "if (status == cudaSuccess && !calls++) status ="),
+                ],
+         "with other inputs.*second result is wrong"),
+        ("h2", [("  CUtensorMap A_map, B_map;", "  static CUtensorMap A_map, B_map;\n  static const Element *of;\n"
+                 "  const bool made = A == of;\n  of = A;"),
+                ("cudaError_t status = tensor_map", "cudaError_t status = made ? cudaSuccess : tensor_map"),
+                ("if (status == cudaSuccess) status = tensor", "if (status == cudaSuccess && !made) status = tensor")],
+         "at the same addresses.*second result is wrong"),
+        ("11", [("  const auto kernel =\n      N %", "  static const auto kernel =\n      N %")], "in one process"),
+        ("16", [("  const auto kernel =\n      arg", "  static const auto kernel =\n      arg")], "in one process"),
+    ],
+    ids=["maps of the first call", "maps by address", "kernel of the first size", "attention's"],
+)  # fmt: skip
+def test_what_the_first_call_chose(edited: Edited, number: str, edits: list, said: str):
+    kernel = broken(edited, kernels.load(number), *edits)
+    assert re.search(said, said_of_the_launcher(kernel), re.S)
+    assert accuracy.check(kernel, [*kernel.test_shapes().values()][0], "emulator").ok, "a single call is right"
+
+
 COUNTER = (
     ("__global__ void", "__device__ unsigned handed_out;\n\n__global__ void"),
     (
@@ -107,7 +150,7 @@ COUNTER = (
 def test_what_a_call_leaves_on_the_device(edited: Edited):
     """Tiles that are handed out by a counter, which nobody resets."""
     report = said_of_the_launcher(broken(edited, NAIVE, *COUNTER))
-    assert "called twice in one process, with the same inputs of 1: the second result is another one" in report
+    assert "in one process: the third result is not that of the first call" in report
 
 
 def test_what_a_call_leaves_on_the_host(edited: Edited):
@@ -230,8 +273,13 @@ def test_all_of_it_is_part_of_test(command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(accuracy, "check", note)
     monkeypatch.setattr(launcher_check, "last_is_last", lambda kernel: True)
     monkeypatch.setattr(launcher_check, "check", lambda kernel, seed: note(kernel, (1,) * 6, "launcher"))
-    monkeypatch.setattr(launcher_check, "check_far", lambda kernel, sizes, device, seed: note(kernel, (1,) * 6, "far"))
+    monkeypatch.setattr(
+        launcher_check, "check_far", lambda kernel, sizes, device, seed, why: note(kernel, (1,) * 6, "far")
+    )
+    built, building = [], verb._building
+    monkeypatch.setattr(verb, "_building", lambda builds: built.extend(builds) or building(builds))
     status, *_ = command(FINAL.package, "test", "--device", "emulator")
+    assert built[0][1] == Arch.of("9.0"), "what is compiled for no other GPU comes first"
     assert status == 0 and len(done) == len(set(done)) + 1, "twice far: heads and batches"
     assert {
         ("fp16", "2x4x2x100x200", "emulator 9.0", "normal"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
@@ -243,6 +246,29 @@ def test_out_must_lie_apart():
     for out in (a, b[:8]):
         with pytest.raises(UserError, match="share memory"):
             matmul(a, b, out=out)
+
+
+def test_elements_of_out_must_lie_apart():
+    """A small matrix with every pair of strides: what is refused is what has two elements in one place."""
+    for m, n, row, column in itertools.product(range(1, 5), range(1, 5), range(8), range(8)):
+        out = torch.empty(64).as_strided((m, n), (row, column))
+        places = {row * i + column * j for i in range(m) for j in range(n)}
+        with nullcontext() if len(places) == m * n else pytest.raises(UserError, match="share no memory"):
+            module.check_out(out)
+
+
+@pytest.mark.parametrize("strides", [(4, 1), (1, 4), (0, 1), (8, 0), (12, 8)])
+def test_out_with_rows_that_overlap_is_refused(strides):
+    a, b, out = make(8, 8), make(8, 8), torch.zeros(200, dtype=torch.half)
+    calls = {
+        "a call": lambda: matmul(a, b, out=out.as_strided((8, 8), strides)),
+        "a parameter": lambda: matmul(torch.nn.Parameter(a, False), b, out=out.as_strided((8, 8), strides)),
+        "compiled": lambda: torch.compile(matmul, backend="eager")(a, b, out=out.as_strided((8, 8), strides)),
+    }
+    for call in calls.values():
+        with pytest.raises(UserError, match="out must have elements that share no memory"):
+            call()
+    assert not out.any(), "nothing was launched"
 
 
 def test_it_is_an_operator():

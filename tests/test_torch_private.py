@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import kernels
 from common import torch_private
@@ -22,6 +23,8 @@ PRIVATE = (
     "_C._functorch.is_functorch_wrapped_tensor",
     "_C._cuda_getDevice",
     "_C._cuda_getCurrentRawStream",
+    "_C._AutoDispatchBelowAutograd",
+    "_C._after_autograd_keyset",
 )
 SQUARE = torch.ones(4, 4)
 
@@ -34,7 +37,7 @@ def test_this_torch_still_has_it(path):
     if found is missing and "_cuda_" in path and not torch.backends.cuda.is_built():
         name = path.rpartition(".")[2]  # a build for the CPU has no such function, but declares it
         found = re.search(rf"^def {name}\(", (Path(torch.__file__).parent / "_C/__init__.pyi").read_text(), re.M)
-    assert found not in (missing, None), f"torch {torch.__version__} has no torch.{path}"
+    assert found is not missing and found is not None, f"torch {torch.__version__} has no torch.{path}"
 
 
 def test_nothing_else_is_private():
@@ -98,6 +101,37 @@ def test_tensors_inside_transforms_are_known(name, transform):
     assert seen == [True]
     plain = (SQUARE, torch.nn.Parameter(SQUARE), SQUARE.t(), SQUARE.to("meta"), SQUARE.to_sparse())
     assert not any(is_transformed(tensor) for tensor in plain)
+
+
+@pytest.mark.core(every=5)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script", "ignore:.*performance drop")
+@pytest.mark.parametrize("name", ["attention", "matmul", "attention_fp8", "01_naive", "the operator"])
+def test_tangents_are_refused(name):
+    """However a tensor got one: a result without it would be wrong and say nothing."""
+    like = torch.ones(2, 2, 128, 64).half() if name != "matmul" else torch.ones(8, 8).half()
+    calls = {
+        "attention": lambda x: kernels.attention(like, like, x),
+        "matmul": lambda x: kernels.matmul(like, like, residual=x),
+        "attention_fp8": lambda x: kernels.attention_fp8(like, like, x),
+        "01_naive": lambda x: kernels.load("01")(x[0, 0, :64], x[0, 0, :64]),
+        "the operator": lambda x: torch.ops.gpu_kernels_course.attention(x, like, like)[0],
+    }
+    call, said = calls[name], pytest.raises((UserError, torch._dynamo.exc.TorchRuntimeError), match="forward-mode")
+    with forward_ad.dual_level():
+        for context in (torch.enable_grad, torch.no_grad):
+            with said, context():
+                call(forward_ad.make_dual(like, like))
+        with said:
+            torch.compile(call, backend="eager")(forward_ad.make_dual(like, like))
+    if name in ("attention_fp8", "01_naive"):  # no operators: refused in any transform
+        said = pytest.raises(UserError, match="no rule for torch.func|not a torch operator|forward-mode")
+    with said:
+        torch.func.jvp(call, (like,), (like,))
+    with said:
+        torch.func.linearize(call, like)
+    if name == "the operator":
+        with said:
+            torch.func.jvp(torch.vmap(call), (like[None],), (like[None],))
 
 
 def test_calls_are_the_same_without_any_of_it(public):

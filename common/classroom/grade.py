@@ -41,6 +41,11 @@ def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="checks at a time")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="for a check (default: %(default)g)")
     parser.add_argument("--memory", type=float, default=usual.memory / 2**30, help="GiB, for a process of a check")
+    parser.add_argument(
+        "--without-wall",
+        action="store_true",
+        help="grade where the wall does not hold: submissions can then read, write and send whatever you can",
+    )
     parser.add_argument("--files", type=float, default=usual.files / 2**30, help="GiB that a check may write")
 
 
@@ -54,11 +59,19 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
     chosen = [exercises.find(name) for name in args.exercise] if args.exercise else grading.asked(folders)
     seed = secrets.randbelow(2**31) if args.seed is None else args.seed
     limits = Limits(args.seconds, int(args.memory * 2**30), int(args.files * 2**30))
-    terminal.out.print(sandbox.told(), markup=False, soft_wrap=True)
+    walled = not args.without_wall
+    if walled and (fault := sandbox.fault()):
+        raise UserError(
+            f"the wall around submissions does not hold here: {fault}\nGrade on a machine or in a virtual machine with "
+            "Linux 5.12 or newer, where your user, or root, may make namespaces; or, if nothing there matters, with "
+            "--without-wall"
+        )
+    told = sandbox.HOLDS if walled else sandbox.WITHOUT
+    terminal.out.print(told, markup=False, soft_wrap=True)
     with terminal.progress("grading", total=len(folders) * len(chosen)) as update:
-        rows = grading.grade(folders, chosen, seed, args.jobs, limits, lambda row: update(advance=1))
+        rows = grading.grade(folders, chosen, seed, args.jobs, limits, lambda row: update(advance=1), walled)
     settings = {
-        "version": version(), "seed": seed, "limits": asdict(limits), "walls": sandbox.walls(), "points": POINTS,
+        "version": version(), "seed": seed, "limits": asdict(limits), "wall": walled, "points": POINTS,
     }  # fmt: skip
     grading.write(rows, args.to, settings)
     if places:

@@ -6,7 +6,7 @@
     OUT/feedback/STUDENT.md           a page per student, in words
 
 The check is the one that students run (common/practice/check.py), with other inputs and one more shape, both drawn from
-a seed, and checks that the kernels do the work (common/classroom/honest.py). Whatever a submission does, it gets a row.
+a seed, and it sees to it that the kernels do the work (common/practice/honest.py). Whatever a submission does, it gets a row.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import csv
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.classroom import honest, sandbox
+from common.classroom import repository, sandbox
 from common.classroom.sandbox import Limits
 from common.practice import exercises
-from common.practice.check import COMPILE, POINTS, RULE, RUN, WRONG, Finding, check
+from common.practice.check import CHEAT, COMPILE, POINTS, RULE, RUN, WRONG, Finding, check
 from common.practice.exercises import Exercise
 from common.practice.folder import command
 from common.practice.goals import Judged
@@ -38,9 +40,10 @@ from common.stage import Kernel
 from cudaemu import build, calls, engine, process
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
+from cudaemu.process import TOOLKIT
 
 SOLVED, MISSED, STARTER = "solved", "goals missed", "the starter"
-MISSING, EMPTY, LATE, DIED, CHEAT = "missing", "empty", "time limit", "check ended", "not by the kernel"
+MISSING, EMPTY, LATE, DIED = "missing", "empty", "time limit", "check ended"
 LARGEST = 1 << 20  # bytes of a source
 LONGEST = 250  # bytes of a student's name: a page of feedback is called so
 HOST_SECONDS = 10.0  # that a launcher may run without calling CUDA
@@ -124,16 +127,19 @@ def grade(
     jobs: int,
     limits: Limits,
     done: Callable[[Row], None] = lambda row: None,
+    walled: bool = True,
 ) -> list[Row]:
-    """A row per student and exercise, in this order; `done` hears of each as it is there."""
+    """A row per student and exercise, in this order; `done` hears of each as it is there. `walled`: behind the wall."""
     tools = _tools()
 
     def one(which: tuple[Path, Exercise]) -> Row:
-        row = _row(*which, seed, limits, tools)
+        row = _row(*which, seed, limits, tools, course, walled)
         done(row)
         return row
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with tempfile.TemporaryDirectory(prefix="course-") as made, ThreadPoolExecutor(jobs) as pool:
+        os.chmod(made, 0o755)  # a check of root's runs as another user
+        course = repository.course_for(Path(made), chosen)
         return list(pool.map(one, [(student, exercise) for student in folders for exercise in chosen]))
 
 
@@ -163,7 +169,15 @@ def _make_tools() -> list[str]:
     return [str(path.relative_to(cache.folder())) for path in found]
 
 
-def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Sequence[str]) -> Row:
+def _row(
+    student: Path,
+    exercise: Exercise,
+    seed: int,
+    limits: Limits,
+    tools: Sequence[str],
+    course: Mapping[str, Path],
+    walled: bool,
+) -> Row:
     """Its row, whatever happens."""
     row, source, began = Row(student.name, exercise.name, MISSING), submitted(student, exercise), time.monotonic()
     theirs = os.path.join(os.path.realpath(student), source.relative_to(student))
@@ -180,9 +194,9 @@ def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Se
         return replace(row, outcome=COMPILE, report=f"a source must have at most {LARGEST:,} bytes, got more")
     if text.decode(errors="replace") == exercise.start:
         return replace(row, outcome=STARTER)
-    given = {"file": str(source.resolve()), "exercise": exercise.name, "seed": seed, "limits": asdict(limits)}
+    given = {"text": base64.b64encode(text).decode(), "exercise": exercise.name, "seed": seed, "limits": asdict(limits)}
     words = ["env", "-C", str(exercises.ROOT), sys.executable, "-m", "common.classroom.grading", "check"]
-    ran = sandbox.run(words, limits, cache.folder(), tools, json.dumps(given).encode())
+    ran = sandbox.run(words, limits, cache.folder(), tools, json.dumps(given).encode(), course, walled)
     seconds = round(time.monotonic() - began, 1)
     if ran.late:
         return replace(row, outcome=LATE, report=f"more than {limits.seconds:g} s", seconds=seconds)
@@ -200,28 +214,37 @@ def _row(student: Path, exercise: Exercise, seed: int, limits: Limits, tools: Se
 
 def judge(source: Path, exercise: Exercise, seed: int) -> dict[str, Any]:
     """The fields of a row, from its outcome on."""
-    if said := honest.read(source, exercise):
-        return {"outcome": CHEAT, "report": said, "goals": []}
-    shapes, kernel = None, None
+    shapes = None
     if exercise.stage is not None:
         try:
             kernel = exercise.kernel(source)
             shapes = [hidden_shape(kernel, seed), *kernel.test_shapes().values()]
         except UserError:
-            kernel = None  # the check says it
+            shapes = None  # the check says it
     verdict = check(source, exercise, seed=seed, shapes=shapes)
-    found: dict[str, Any] = {"checks": verdict.checks, "goals": [asdict(g) for g in (*verdict.goals, *verdict.keeps)]}
-    if verdict.right and kernel is not None and shapes:
-        smallest = min(shapes[1:], key=lambda shape: abs(_flops(kernel, shape) - HIDDEN_FLOPS / 4))
-        if said := honest.look(exercise, kernel, shapes[0], smallest, seed):
-            return {**found, "outcome": CHEAT, "report": said}
+    found: dict[str, Any] = {
+        "checks": verdict.checks,
+        "goals": [asdict(g) for g in (*verdict.goals, *verdict.keeps, *verdict.needs)],
+    }
     for finding in verdict.findings:
-        return {**found, **_of(finding)}
+        return {**found, **_of(finding, source)}
     return {**found, "outcome": SOLVED if verdict.ok else MISSED, "points": verdict.points}
 
 
-def _of(finding: Finding) -> dict[str, Any]:
-    return {"outcome": finding.kind, "where": finding.where, "report": finding.report}
+def _of(finding: Finding, source: Path) -> dict[str, Any]:
+    return {"outcome": finding.kind, "where": finding.where, "report": _own(finding.report, source)}
+
+
+def _own(report: str, source: Path) -> str:
+    """The report without what it quotes of other files than the student's: a compiler's message of one of those has a
+    line of it."""
+    kept, own = [], True
+    for line in report.splitlines():
+        if place := re.match(r"(\S[^:(]*)[:(]\d+[:)]", line):
+            own = Path(place[1]).name in (source.name, "") or bool(TOOLKIT.search(place[1])) or "/" not in place[1]
+        if own:
+            kept.append(line.replace(f"{source.parent}/", ""))
+    return "\n".join(kept) or "the compiler refuses it, at a place that is not in your file"
 
 
 def _flops(kernel: Kernel, shape: Shape) -> int:
@@ -252,11 +275,13 @@ def main() -> None:
     has."""
     given = json.load(sys.stdin)
     result = sandbox.enter(Limits(**given["limits"]))
-    source = Path(given["file"])
+    exercise = exercises.find(given["exercise"])
     calls.FUNCTION_TIMEOUT = HOST_SECONDS
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / exercise.file
+        source.write_bytes(base64.b64decode(given["text"]))
         try:
-            found = judge(source, exercises.find(given["exercise"]), given["seed"])
+            found = judge(source, exercise, given["seed"])
         except UserError as error:
             found = {"outcome": RUN, "report": str(error), "goals": []}
     with open(result, "w", encoding="utf-8") as file:

@@ -184,12 +184,22 @@ def shows(text: str, exercise: Exercise) -> float:
     return len(lines & {line.strip() for line in text.splitlines()}) / max(1, len(lines))
 
 
-def _fill(made: Path, chosen: Sequence[Exercise], begins: dict[str, str]) -> None:
+def course_for(made: Path, chosen: Sequence[Exercise]) -> dict[str, Path]:
+    """What a check of one of these exercises needs of the course, {name in its root: where that is}, without our
+    solutions: in `made`, an empty folder, or where it is if this is a repository that was handed out."""
+    names = ("cudaemu", "common", "kernels")
+    if not (ROOT / "pyproject.toml").is_file():
+        return {name: ROOT / name for name in names}
+    _course(made, chosen, {})
+    return {name: made / name for name in names}
+
+
+def _course(made: Path, chosen: Sequence[Exercise], begins: dict[str, str]) -> None:
+    """The packages, and of each exercise its page, its starter and what its stage is."""
     for package in ("cudaemu", "common"):
-        shutil.copytree(ROOT / package, made / package, ignore=shutil.ignore_patterns("__pycache__", FIRST.name))
+        shutil.copytree(ROOT / package, made / package, ignore=shutil.ignore_patterns(FIRST.name))
     for name in ("__init__.py", "__main__.py"):
         _copy(ROOT / "kernels" / name, made)
-    _copy(ROOT / "LICENSE", made)
     for each in chosen:
         if each.stage:
             for path in each.stage.directory.glob("*.py"):
@@ -206,6 +216,11 @@ def _fill(made: Path, chosen: Sequence[Exercise], begins: dict[str, str]) -> Non
         page.write_text(_page(each, begins.get(each.name, "")), encoding="utf-8")
         if each.name not in begins:
             page.with_suffix(START).write_text(each.start, encoding="utf-8")
+
+
+def _fill(made: Path, chosen: Sequence[Exercise], begins: dict[str, str]) -> None:
+    _course(made, chosen, begins)
+    _copy(ROOT / "LICENSE", made)
     names = "".join(f" --exercise {each.name}" for each in chosen)
     rows = "\n".join(
         f"| `{each.name}` | {each.title} | {each.level} | {POINTS} | `{command(each)} --check` |" for each in chosen

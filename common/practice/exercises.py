@@ -12,7 +12,8 @@ NAME.start.cu (or the key Begins names the exercise whose solution, the reader's
 kernel.cu has its macros and declares its launcher.
 
 The keys of a page: Title, Topic, Level (1 to 5), three Hints; Goal (any number, common/practice/goals.py): what the
-starter misses, if it runs at all; Keep (likewise): what must not get worse; Run: the shape at which these are counted,
+starter misses, if it runs at all; Keep (likewise): what must not get worse; Needs (likewise): the other bound, what any
+solution has, without which there are no points; Repair: "host", where a program's bug is in its host code; Run: the shape at which these are counted,
 with a dtype or variants if not the default, or a program's arguments; Predict: what to answer on paper first; then the
 task in prose.
 """
@@ -40,9 +41,12 @@ BROKEN = ROOT / "examples" / "broken"
 FIRST = Path(__file__).with_name("first")
 
 PAGE = ("Title", "Topic", "Level", "Hint")
-MORE = ("Goal", "Keep", "Run", "Predict", "Arch", "Limit", "File", "Begins")
-REPEATED = ("Hint", "Goal", "Keep", "Predict")
-OF_A_BUG = ("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Title", "Level", "Topic", "Hint")
+MORE = ("Goal", "Keep", "Needs", "Run", "Predict", "Arch", "Limit", "File", "Begins", "Repair")
+REPEATED = ("Hint", "Goal", "Keep", "Needs", "Predict")
+OF_A_BUG = (
+    *("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Title", "Level", "Topic", "Hint"),
+    "Repair",
+)
 HINTS = 3
 START = ".start.cu"  # beside a page that was handed out
 KINDS = {  # what a reader is asked for
@@ -121,6 +125,12 @@ class Exercise:
     def keeps(self) -> tuple[Goal, ...]:
         """What must hold as well, and holds in the starter if that is right."""
         return tuple(map(Goal.of, self.patch.fields.get("Keep", ())))
+
+    @cached_property
+    def needs(self) -> tuple[Goal, ...]:
+        """What any solution has: goals that say "at most" are met by a kernel that does nothing, or the task of an
+        earlier stage."""
+        return tuple(map(Goal.of, self.patch.fields.get("Needs", ())))
 
     @property
     def limit(self) -> int | None:

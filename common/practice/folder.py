@@ -222,13 +222,16 @@ def page(exercise: Exercise) -> str:
         rules[0] = f"the result is right, in the emulator: at {shape}, {kernel.short}, where it was seen, and at others"
     if exercise.limit is not None:
         rules.append(f"the repair changes at most {exercise.limit} lines of code (a line replaced counts twice)")
-    if kernel and (exercise.goals or exercise.keeps):
+    if kernel and (exercise.goals or exercise.keeps or exercise.needs):
         at = kernel.stage.spec.format(exercise.shape(kernel))
         rules.append(f"counted at {at}, {kernel.short}:")
-    for goal in (*exercise.goals, *exercise.keeps):
+    for goal in (*exercise.goals, *exercise.keeps, *exercise.needs):
         bound = goal.value(sizes)
         derived = "" if re.fullmatch(r"[\d.]+", goal.bound) else f" (`{goal.bound}`)"
-        rules.append(f"  - {in_words(goal.counter)} {SIGNS[goal.sign]} {bound:,.0f}{derived}: `{goal.counter}`")
+        rules.append(
+            f"  - {in_words(goal.counter)} {SIGNS[goal.sign]} {bound:,.0f}{derived}: `{goal.counter}`"
+            + (", or there are no points" if goal in exercise.needs else "")
+        )
     listed = "\n".join(each if each.startswith("  ") else f"- {each}" for each in rules)
     typed = [
         (f"{command(exercise)} --check", "check it once"),

@@ -19,7 +19,9 @@ ARITHMETIC: dict[type, Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-SHARED_BYTES = "shared_bytes"  # of the launch whose blocks take the most; all others are counters of the emulator
+# All others are counters of the emulator.
+SHARED_BYTES = "shared_bytes"  # of the launch whose blocks take the most
+READ, WRITTEN = "sectors_read", "sectors_written"  # of global memory, by plain accesses and by copies
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ WORDS = {  # for readers; what is not here is written as it is, with blanks
     "shared_store_conflicts": "bank conflicts of stores",
     "shared_load_wavefronts": "wavefronts of shared loads",
     "shared_store_wavefronts": "wavefronts of shared stores",
+    READ: "sectors read",
+    WRITTEN: "sectors written",
     SHARED_BYTES: "bytes of shared memory per block",
 }
 
@@ -91,7 +95,13 @@ def in_words(counter: str) -> str:
 
 def counted(report: Report) -> dict[str, int]:
     """All that goals can be about, of all launches of a run."""
-    return {**report.counters.flat(), SHARED_BYTES: max((launch.shared for launch in report.launches), default=0)}
+    flat = report.counters.flat()
+    ways = ("global_{}_sectors", "cp_async_sectors", "bulk_{}_sectors")  # whichever way they go
+    read, written = (
+        sum(flat.get(way.format(what), 0) for way in ways if what == "load" or "{" in way) for what in ("load", "store")
+    )
+    shared = max((launch.shared for launch in report.launches), default=0)
+    return {**flat, READ: read, WRITTEN: written, SHARED_BYTES: shared}
 
 
 def _number(value: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +17,13 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from common.dtypes import torch_dtype
 from common.packages import CUTE, version
-from common.problem import FAR, Problem, Request, Shape, Tensors, Tolerance, Variants, whole_number
+from common.problem import FAR, Choose, Drawn, Problem, Request, Shape, Tensors, Tolerance, Variants, whole_number
 from cudaemu.errors import UserError
 
 LOG2_E = math.log2(math.e)
 BLOCK_Q = 64  # queries: as many as a block of any stage has, and in no stage more than it has
 WIDE = 32769  # keys: as many as no 16 bits count
+FACTORS = (1.0, 2.0, 0.5)  # of the scale
 FEW_SCORES = 128 * 128  # of one head: a launch of so many is cheap
 TOKENS, WIDTH = 16384, 2048  # B · N and H · HEAD_DIM of the benchmark's shapes
 
@@ -207,6 +209,30 @@ class Attention(Problem):
             "MATH": with_backend(SDPBackend.MATH),
         }
 
+    def sizes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, tuple[int, ...]]:
+        tile = max(BLOCK_Q, multiples.get("N", 1))
+        return {"B": (1, 2), "H": (1, 3), "N": (tile, 2 * tile, 3 * tile), "D": (variants["HEAD_DIM"],)}
+
+    def any_launch(
+        self, choose: Choose, multiples: Mapping[str, int], dtype: str, variants: Variants, seed: int = 0
+    ) -> Drawn:
+        inputs, outputs, changed = super().any_launch(choose, multiples, dtype, variants, seed)
+        inputs, scaled = self.with_scale(inputs, choose("scale", FACTORS))
+        return Drawn(inputs, outputs, {**changed, **scaled})
+
+    def with_scale(self, inputs: Tensors, factor: float) -> tuple[Tensors, Mapping[str, Any]]:
+        """The inputs, and what changes in a launch with so many times their scale that computes the same: a power of
+        two. Q loses the bits that it has no more then."""
+        q, *others = inputs
+        divided = like(q, q / factor)
+        changed = {"Q": divided, "scale": self.scale(q.shape) * factor}
+        return (like(q, divided * factor), *others), changed
+
+    def refused(self, arguments: Mapping[str, Any], variants: Variants) -> dict[str, Mapping[str, Any]]:
+        found = super().refused(arguments, variants)
+        scales = (0.0, -0.5, math.inf, math.nan, 3e38) if "scale" in arguments else ()  # the last: times log2(e)
+        return {**found, **{f"scale = {scale}": {"scale": scale} for scale in scales}}
+
     def flops(self, shape: Shape, variants: Variants) -> int:
         b, h, n, d = shape
         return 4 * b * h * n * n * d
@@ -214,6 +240,11 @@ class Attention(Problem):
     def bytes(self, shape: Shape, dtype: str, variants: Variants) -> int:
         b, h, n, d = shape
         return 4 * b * h * n * d * torch_dtype(dtype).itemsize
+
+
+def like(tensor: Tensor, values: Tensor) -> Tensor:
+    """These values, which lie as the tensor does."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(values)
 
 
 def flash_attention_cute(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
@@ -284,6 +315,19 @@ def _low(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tens
     return q + size, k - size
 
 
+def _abyss(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    # All logits of a row are one number below -1e9: O is the mean of V. No step of a sum rounds it. Its product with
+    # the scale has to be rounded: a product that is not differs from m by a hundred.
+    return torch.full_like(q, 195.0 * 2**7), torch.full_like(k, -195.0 * 2**7)
+
+
+def _summit(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    # One key per head is as far above zero as all others are below: O is its value, in whatever parts keys come.
+    q, k = _abyss(q, k, generator)
+    chosen = torch.randint(k.shape[2], k.shape[:2], generator=generator, device=k.device)
+    return q, torch.where(torch.nn.functional.one_hot(chosen, k.shape[2])[..., None] > 0, -k, k)
+
+
 def _rising(q: Tensor, k: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     # Keys that every query likes better from tile to tile, by 4 in 64 keys: each tile corrects all that came before.
     steps = torch.arange(k.shape[2], device=k.device, dtype=k.dtype)[:, None] / 16
@@ -309,6 +353,8 @@ PATTERNS: dict[str, Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Te
     "equal": _equal,
     "dominated": _dominated,
     "low": _low,
+    "abyss": _abyss,
+    "summit": _summit,
     "rising": _rising,
     "falling": _falling,
     "apart": _apart,

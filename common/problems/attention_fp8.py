@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,6 +94,11 @@ class AttentionFp8(Attention):
             return {}
         half = torch.cat((scales[:1] / 2, scales[1:]))
         return {"half of Q at twice the scale": {"scales": half, "scale": self.scale(q.shape) * 2}}
+
+    def with_scale(self, inputs: Tensors, factor: float) -> tuple[Tensors, Mapping[str, Any]]:
+        q, k, v, scales = inputs
+        divided = torch.cat((scales[:1] / factor, scales[1:]))
+        return inputs, {"scales": divided, "scale": self.scale(q.shape) * factor}
 
     def peers(self, dtype: str, variants: Variants) -> dict[str, Callable[..., Tensor]]:
         """The others' in 16 bits, of the same numbers: torch has no attention in fp8."""

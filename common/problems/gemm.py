@@ -153,6 +153,13 @@ class Gemm(Problem):
 
         return {"cuBLAS": matmul}
 
+    def sizes(self, multiples: Mapping[str, int], variants: Variants) -> dict[str, tuple[int, ...]]:
+        found = {}
+        for axis in self.axes:
+            step = multiples.get(axis, 1)
+            found[axis] = tuple(dict.fromkeys(-(-size // step) * step for size in (1, 40, 64, 150, 300)))
+        return found
+
     def flops(self, shape: Shape, variants: Variants) -> int:
         m, n, k = shape
         return 2 * m * n * k

@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.nn.functional import gelu, relu
 
 from common.dtypes import torch_dtype
-from common.problem import Request, Shape, Tensors, Tolerance, Variants
+from common.problem import Choose, Drawn, Request, Shape, Tensors, Tolerance, Variants
 from common.problems.gemm import CHUNK, Gemm, straight
 from cudaemu.errors import UserError
 
 ROW_BYTES = 16  # rows begin at multiples of this
 SQUARE = 128  # rows and columns of the squares that a launcher's scratch is counted in
 ACTIVATIONS = (lambda x: x, relu, gelu)  # by the launcher's number
+DRAWN = (-1, 0, 3, 5, 8, 9, 13, 16)  # choices of a tile: the launcher's, and some of each kind
 FOLLOWS = {  # a product, in a check: of its arguments those that are given, and the activation
     "with bias": (("bias",), 0),
     "with ReLU and residual": (("residual",), 1),
@@ -100,8 +101,37 @@ class Matmul(Gemm):
         addends = sum(each.double().abs() for name in self.given_names if (each := changed.get(name)) is not None)
         return references, (self._with_cuts(tolerance, inputs, variants, addends),)
 
+    def any_launch(
+        self, choose: Choose, multiples: Mapping[str, int], dtype: str, variants: Variants, seed: int = 0
+    ) -> Drawn:
+        """Rows of each matrix have a distance of their own; a product is followed by anything, in any tile."""
+        m, n, k = (choose(axis, sizes) for axis, sizes in self.sizes(multiples, variants).items())
+        a, b = self.inputs((m, n, k), dtype, variants, seed=seed)
+        (c,) = self.outputs((m, n, k), dtype, variants)
+        a, b, c = (_apart(each, choose(f"{name}, gap", (8, 16, 40))) for name, each in (("A", a), ("B", b), ("C", c)))
+        generator = torch.Generator().manual_seed(seed)
+        changed: dict[str, Any] = {"activation": choose("activation", (0, 1, 2))}
+        if choose("bias", (False, True)):
+            changed["bias"] = torch.randn(n, generator=generator).to(a.dtype)
+        if choose("residual", (False, True)):
+            gap = choose("residual, gap", (4, 2))
+            residual = _apart(torch.randn((m, n), generator=generator).to(a.dtype), gap)
+            changed |= {"residual": residual, "residual_row": n + gap}
+        room = choose("room", (0, 6, 40)) * -(-m // SQUARE) * -(-n // SQUARE)
+        changed |= {"choice": choose("choice", DRAWN), "room": room}
+        changed["sums"] = torch.empty((room, SQUARE, SQUARE)) if room else None
+        return Drawn((a, b), (c,), changed)
+
+    def refused(self, arguments: Mapping[str, Any], variants: Variants) -> dict[str, Mapping[str, Any]]:
+        found = super().refused(arguments, variants)
+        values = {"activation": (-1, 3), "choice": (1000,), "room": (-1, 1)}
+        rows = {"a_row": "K", "b_row": "K" if variants.get("B_TRANSPOSED") else "N", "c_row": "N"}
+        values |= {row: (arguments[axis] - 8,) for row, axis in rows.items()}
+        return {**found, **{f"{name} = {each}": {name: each} for name in values for each in values[name]}}
+
     def check_layout(self, name: str, tensor: Tensor) -> None:
-        if tensor.dim() == 2 and (tensor.stride(1) != 1 or tensor.stride(0) * tensor.element_size() % ROW_BYTES):
+        rows_begin = tensor.dim() != 2 or len(tensor) < 2 or tensor.stride(0) * tensor.element_size() % ROW_BYTES == 0
+        if tensor.dim() == 2 and not (tensor.stride(1) == 1 and rows_begin):
             raise UserError(
                 f"{name} must have contiguous rows that begin at multiples of {ROW_BYTES} bytes, got the strides "
                 f"{tensor.stride()}: pass {name}.contiguous()"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,6 +72,9 @@ class Quantize(Attention):
         self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
         return {}
+
+    def with_scale(self, inputs: Tensors, factor: float) -> tuple[Tensors, Mapping[str, Any]]:
+        return inputs, {}  # it has none
 
     def reference(self, inputs: Sequence[Tensor], variants: Variants) -> Tensors:
         """What is rounded, and the scales."""

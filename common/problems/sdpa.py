@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 from common.dtypes import torch_dtype
-from common.problem import Problem, Request, Shape, Tensors, Tolerance, Variants, whole_number
-from common.problems.attention import WIDE, Attention, flash
+from common.problem import Choose, Drawn, Problem, Request, Shape, Tensors, Tolerance, Variants, whole_number
+from common.problems.attention import FACTORS, WIDE, Attention, flash
 from cudaemu.errors import UserError
+
+# H, H_KV and N: alone, packed (also where that does not divide a tile), grouped with too many queries to be packed.
+HEADS_AND_QUERIES = (
+    (3, 3, 1), (3, 1, 20), (7, 1, 9), (4, 2, 150), (1, 1, 200), (14, 2, 5), (3, 1, 70), (2, 2, 64),
+)  # fmt: skip
+SECTION = 40 << 20  # bytes of K and V of heads that stages run together under a causal mask, at least four of them
+ORDERS = ((0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 0, 2))  # of batches, heads and rows in memory
+DRAWN = ("normal", "huge", "low", "abyss", "summit", "rising", "apart", "absent")  # inputs
+GAPS = (0, 8, 40)  # elements between rows
 
 
 class Sdpa(Attention):
@@ -86,6 +96,11 @@ class Sdpa(Attention):
             "keys ragged, fewer than queries": (1, 1, 1, 128, 70),
             "grouped heads, few queries: packed, keys split over blocks": (2, 4, 1, 3, 700),
             "a small tile, grouped heads with too many queries to be packed": (1, 2, 1, 50, 128),
+            **(
+                {"heads beyond one section": (1, 5, 1, 64, SECTION // (5 * 4 * d) + 1)}
+                if variants.get("CAUSAL")
+                else {}
+            ),
             "more tiles than any ring holds, ragged": (1, 1, 1, 200, 401),
             "grouped heads, many queries": (2, 4, 2, 100, 200),
         }
@@ -155,7 +170,10 @@ class Sdpa(Attention):
         return {**sizes, **strides, "splits": variants.get("splits", 1), "scale": self.scale(shape)}
 
     def check_layout(self, name: str, tensor: Tensor) -> None:
-        if tensor.dim() == 4 and (tensor.stride(3) != 1 or any(stride % 8 for stride in tensor.stride()[:3])):
+        if tensor.dim() == 4 and (
+            tensor.stride(3) != 1
+            or any(stride % 8 and size > 1 for size, stride in zip(tensor.shape[:3], tensor.stride()))
+        ):
             raise UserError(
                 f"{name} must have contiguous rows that begin at multiples of 8 elements, got the strides "
                 f"{tensor.stride()}: pass {name}.contiguous()"
@@ -222,6 +240,51 @@ class Sdpa(Attention):
         lse = torch.full(q.shape[:3], torch.nan, device=q.device)
         return {"with LSE": {"LSE": lse}, **super().other_launches(inputs, variants)}
 
+    def any_launch(
+        self, choose: Choose, multiples: Mapping[str, int], dtype: str, variants: Variants, seed: int = 0
+    ) -> Drawn:
+        """Each tensor has strides of its own; those of an axis of size 1 may be anything."""
+        h, h_kv, n = choose("H, H_KV and N", HEADS_AND_QUERIES)
+        n_kv, tile = choose("N_KV", (1, 70, 128, 200, 401)), 64
+        shape = (choose("B", (1, 2)), h, h_kv, n, n_kv, variants["HEAD_DIM"])
+        pattern = choose("inputs", DRAWN)
+        inputs, scaled = self.with_scale(
+            self.inputs(shape, dtype, variants, seed=seed, pattern=pattern), choose("scale", FACTORS)
+        )
+        tensors = {**dict(zip(self.input_names, inputs)), "O": self.outputs(shape, dtype, variants)[0]}
+        changed = dict(scaled)
+        for name, tensor in tensors.items():
+            strides = _strides(choose, name, tensor)
+            tensors[name] = _laid(tensor, strides)
+            changed |= {name: _laid(changed[name], strides)} if name in changed else {}
+        if choose("LSE", (False, True)):
+            changed["LSE"] = torch.full(shape[:1] + (h, n), torch.nan)
+        tiles = -(-n_kv // tile)
+        # Of a logit below -1e9 fp32 has no room for log Σ exp: parts of different sizes would weigh the same.
+        whole = variants.get("CAUSAL") or pattern == "abyss"
+        splits = 1 if whole else choose("splits", (1, 2, tiles + 3, 2 * tiles, 3))
+        partial_o, partial_lse = parts(shape, splits, "cpu")
+        changed |= {"splits": splits, "partial_O": partial_o, "partial_LSE": partial_lse}
+        o = tensors.pop("O")
+        return Drawn(tuple(tensors.values()), (o,), changed)
+
+    def refused(self, arguments: Mapping[str, Any], variants: Variants) -> dict[str, Mapping[str, Any]]:
+        found = super().refused(arguments, variants)
+        partial_o, partial_lse = torch.empty(1 << 16), torch.empty(1 << 10)
+        two = {"splits": 2, "partial_O": partial_o, "partial_LSE": partial_lse}
+        found |= {f"splits = {splits}": {"splits": splits} for splits in (0, -1)}
+        found |= {f"splits = 2 without {name}": {**two, name: None} for name in self.scratch_names[1:]}
+        if variants.get("CAUSAL"):
+            found["splits = 2 under a causal mask"] = two
+        found["H = 3 and H_KV = 2"] = {"H": 3, "H_KV": 2}
+        for name in "qkvo":  # two batches, heads, rows of each: no stride is left out
+            several = {"B": 2, "H": 2, "H_KV": 2, "N": 2, "N_KV": 2}
+            strides = {f"{name}_{axis}": 8 * arguments[f"{name}_row"] + 4 for axis in ("batch", "head", "row")}
+            found |= {
+                f"{stride} = {size}, no multiple of 8": {**several, stride: size} for stride, size in strides.items()
+            }
+        return found
+
     def flops(self, shape: Shape, variants: Variants) -> int:
         b, h, _, n, n_kv, d = shape
         return 4 * b * h * n * n_kv * d // (2 if variants.get("CAUSAL") else 1)
@@ -245,6 +308,23 @@ def _strided(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     q = q.transpose(1, 2).contiguous().transpose(1, 2)  # [B, N, H, D]
     k = torch.stack((k, k.neg()), dim=3)[:, :, :, 0]  # every other row
     return q, k, v.transpose(0, 2).contiguous().transpose(0, 2)  # [N_KV, H_KV, B, D]
+
+
+def _strides(choose: Choose, name: str, tensor: Tensor) -> tuple[int, ...]:
+    """Strides of a [B, H, N, D] tensor that a kernel takes."""
+    apart = tensor.shape[3] + choose(f"{name}, elements between rows", GAPS)
+    strides = [0, 0, 0, 1]
+    for axis in reversed(choose(f"{name}, order in memory", ORDERS)):
+        strides[axis], apart = apart, apart * tensor.shape[axis]
+    if choose(f"{name}, strides of axes of size 1", ("as they are", "1")) == "1":
+        strides = [1 if size == 1 else stride for size, stride in zip(tensor.shape, strides)]
+    return tuple(strides)
+
+
+def _laid(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """The same values with these strides; nobody may use what lies between them."""
+    length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides))
+    return tensor.new_full((length,), torch.nan).as_strided(tensor.shape, strides).copy_(tensor)
 
 
 def _hidden(q: Tensor, k: Tensor, variants: Variants) -> Tensor:

@@ -224,7 +224,7 @@ def _tell(exercise: Exercise, verdict: Verdict, source: Path, blind: bool) -> No
     if verdict.right:
         times = "1 check" if verdict.checks == 1 else f"{verdict.checks} checks"
         out.print(f"right, and no rule broken ({times} in the emulator)", markup=False)
-    if verdict.goals or verdict.keeps:
+    if verdict.goals or verdict.keeps or verdict.needs:
         out.print(_goals(verdict))
     if source.is_file() and toolchain.read(source) == exercise.start:
         out.print(f"{source.name} is the unchanged starter", markup=False)
@@ -239,7 +239,7 @@ def _goals(verdict: Verdict) -> Table:
     made = terminal.table()
     for column, justify in (("goal", "left"), ("counted", "right"), ("", "left")):
         made.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for goal in (*verdict.goals, *verdict.keeps):
+    for goal in (*verdict.goals, *verdict.keeps, *verdict.needs):
         made.add_row(goal.text, f"{goal.value:,.0f}", "met" if goal.met else "[red]missed")
     return made
 

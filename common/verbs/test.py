@@ -25,6 +25,7 @@ from common.verbs import options
 from common.verbs.watching import watch
 from cudaemu import hardware
 from cudaemu.compiler.toolchain import read
+from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 
 if TYPE_CHECKING:
@@ -65,8 +66,11 @@ def _run(stage: Stage, args: argparse.Namespace) -> int:
         kernels += _kernels(other, dtypes, {name: v for name, v in pinned.items() if name in other.variants}, args)
     small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).arch  # where less fits, launchers choose differently
     builds = [(kernel, stage.arch) for kernel in kernels if args.device != "gpu"]
-    if builds and not args.sizes and stage.arch.runs_on(small):
-        builds.append((kernels[0], stage.target(small)))
+    if builds and not args.sizes:
+        if newer := _newer(kernels[0]):  # its code is compiled for no other: whoever cannot spell it is told at once
+            builds.insert(0, (kernels[0], newer))
+        if stage.arch.runs_on(small):
+            builds.append((kernels[0], stage.target(small)))
     with _building(builds):
         return _check(stage, kernels, small, args)
 
@@ -103,28 +107,35 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
         if stage.arch.runs_on(small):
             found += [(first, shape, why, f"emulator {small}", "normal") for why, shape in shapes.items()]
         if newer := _newer(first):
-            found.append((first, [*shapes.values()][-1], NEWER, f"emulator {newer}", "normal"))
+            found.insert(0, (first, [*shapes.values()][-1], NEWER, f"emulator {newer}", "normal"))
     results = []
     far = (
         [] if args.sizes else [(device, why, sizes) for device in devices for why, sizes in _far(first, device).items()]
     )
     others = "emulator" in devices and not args.sizes
-    with terminal.progress(f"testing {stage.name}", total=len(found) + len(far) + others) as update:
-        for kernel, shape, why, device, pattern in found:
-            update(f"testing {kernel.label} {stage.spec.format(shape)} ({device})")
-            counters = args.coverage and device != "gpu"
-            result = accuracy.check(kernel, shape, device, args.seed, pattern, counters=counters)
-            results.append(replace(result, why=why if pattern == "normal" else f"{why}; {pattern}"))
-            update(advance=1)
-        for device, why, sizes in far:
-            update(f"testing {first.label} with {why} ({device})")
-            results.append(replace(launcher_check.check_far(first, sizes, device, args.seed), why=why))
-            update(advance=1)
-        if others:
-            update(f"testing the launcher of {first.label}")
-            for kernel in firsts:
-                results.append(replace(launcher_check.check(kernel, args.seed), why="what the launcher does besides"))
-            update(advance=1)
+    try:
+        with terminal.progress(f"testing {stage.name}", total=len(found) + len(far) + others) as update:
+            for kernel, shape, why, device, pattern in found:
+                update(f"testing {kernel.label} {stage.spec.format(shape)} ({device})")
+                counters = args.coverage and device != "gpu"
+                result = accuracy.check(kernel, shape, device, args.seed, pattern, counters=counters)
+                results.append(replace(result, why=why if pattern == "normal" else f"{why}; {pattern}"))
+                update(advance=1)
+            for device, why, sizes in far:
+                update(f"testing {first.label} with {why} ({device})")
+                results.append(launcher_check.check_far(first, sizes, device, args.seed, why))
+                update(advance=1)
+            if others:
+                update(f"testing the launcher of {first.label}")
+                for kernel in firsts:
+                    results.append(
+                        replace(launcher_check.check(kernel, args.seed), why="what the launcher does besides")
+                    )
+                update(advance=1)
+    except UserError:  # a kernel that does not compile: what was checked before it is told all the same
+        if results:
+            terminal.out.print(terminal.titled(stage.name, table(results, details=args.details)))
+        raise
     title = f"{stage.name} ({args.source})" if args.source else stage.name
     terminal.out.print(terminal.titled(title, table(results, details=args.details)))
     failed = [result for result in results if not result.ok]

@@ -3,7 +3,7 @@
 The key of a product is the request: the flags, the tools, the path of the source. Which files a build reads is known
 only after it has run, so the build records them: each `*.d` that it leaves in its folder (a depfile, which compilers
 write with -MD) lists files that it read. The product is used again if they have the same contents, and if no file has
-appeared that the compiler would have found in place of one of them.
+appeared that the compiler would have found in place of one of them, or for which they ask by __has_include.
 
     KIND-HASH/            a key
         .lock             held by the process that builds; others wait for it
@@ -54,7 +54,7 @@ def folder() -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
         reason = getattr(error, "strerror", None) or error
-        raise _unusable(asked or "the user's cache folder", reason) from error
+        raise _unusable(asked or "in the user's cache folder", reason) from error
     return path
 
 
@@ -157,17 +157,24 @@ def _remove_home(home: Path, empty: bool = False) -> None:
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
-def get(kind: str, key: Sequence[object], build: Callable[[Path], None], search: Iterable[Path] = ()) -> Path:
+def get(
+    kind: str,
+    key: Sequence[object],
+    build: Callable[[Path], None],
+    search: Iterable[Path] = (),
+    names: Iterable[str] = (),
+) -> Path:
     """The product for `key`: a folder that `build(folder)` has filled, now or before.
 
-    `search` are folders where the build looks for files that it includes. If it raises ToolFailed and leaves a depfile,
-    the failure is kept, and raised again without another try. UserError if the cache cannot be written."""
+    `search` are folders where the build looks for files that it includes, `names` those of files that it would take
+    from there or from beside what it read. If it raises ToolFailed and leaves a depfile, which must list all that it
+    read, the failure is kept, and raised again without another try. UserError if the cache cannot be written."""
     home = folder() / f"{kind}-{_digest(map(str, key))}"
     try:
         product = _find(home)
         if product is None:
             with _building(home):
-                product = _find(home) or _fill(home, build, search)
+                product = _find(home) or _fill(home, build, search, names)
             _trim_once_an_hour()
     except OSError as error:
         raise _unusable(home.parent, error.strerror or error) from error
@@ -184,20 +191,20 @@ def _find(home: Path) -> Path | None:
             try:
                 manifest = json.loads((product / MANIFEST).read_text(encoding="utf-8"))
                 read = {path: (digest, stat) for path, (digest, stat) in manifest["read"].items()}
-                states = _unchanged(read)
+                states = _unchanged(read, set(manifest["names"]))
                 if states is None or not _whole(product, manifest["files"]):
                     continue
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
                 continue  # damaged
             with suppress(OSError):  # a cache that others fill can be read only
                 if states != read:
-                    _write_manifest(product, states, manifest["files"])
+                    _write_manifest(product, states, manifest["names"], manifest["files"])
                 os.utime(product / MANIFEST)
             return product
     return None
 
 
-def _fill(home: Path, build: Callable[[Path], None], search: Iterable[Path]) -> Path:
+def _fill(home: Path, build: Callable[[Path], None], search: Iterable[Path], names: Iterable[str]) -> Path:
     for left in _entries(home):
         if left.name.startswith((TEMPORARY, DISCARDED)):  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
@@ -207,14 +214,15 @@ def _fill(home: Path, build: Callable[[Path], None], search: Iterable[Path]) -> 
         try:
             begun = temporary.stat().st_mtime_ns
             read = _build(build, temporary)
-            states = _states(read, search)
+            asked = {*names, *_asked_for(read)}
+            states = _states(read, search, asked)
             # A file that was saved during the build may have been read before or after that, so build again.
             before, saved = saved, {path: stat for path in read if (stat := _stat(path)) and max(stat[1:3]) > begun}
             if any(before.get(path) != stat for path, stat in saved.items()):
                 continue
             product = home / _digest(f"{path}\0{digest}" for path, (digest, _) in sorted(states.items()))
             files = {str(path.relative_to(temporary)): _file_hash(path) for path in _files(temporary)}
-            _write_manifest(temporary, states, files)
+            _write_manifest(temporary, states, sorted(asked), files)
             if product.is_symlink() or product.exists():  # damaged
                 _remove(product)
             _verified.pop(product, None)
@@ -250,31 +258,45 @@ def parse_depfile(text: str) -> list[str]:
     return [re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in words]
 
 
-def _write_manifest(product: Path, read: States, files: Mapping[str, str]) -> None:
+def _write_manifest(product: Path, read: States, names: Sequence[str], files: Mapping[str, str]) -> None:
     temporary = product / f"{MANIFEST}-{os.getpid()}"
-    temporary.write_text(json.dumps({"read": read, "files": files}), encoding="utf-8")
+    temporary.write_text(json.dumps({"read": read, "names": names, "files": files}), encoding="utf-8")
     temporary.rename(product / MANIFEST)
 
 
 # ---- the files that a build reads ------------------------------------------------------------------------------------
 
 
-def _states(files: Iterable[str], search: Iterable[Path]) -> States:
-    """The states of files, and of every folder in which one may appear that would be found in place of one of them;
-    those that changed last come first."""
-    parts, folders = _parts(files), set()
+def _asked_for(files: Iterable[str]) -> set[str]:
+    """The names, of files and of folders above them, that files ask for by __has_include: they may not be there yet."""
+    found = set[str]()
+    for path in files:
+        with suppress(OSError):
+            for name in re.findall(rb"""__has_include(?:_next)?\s*\(\s*[<"]([^>"\n]+)[>"]""", Path(path).read_bytes()):
+                found.update(os.fsdecode(name).split(os.sep))
+    return found
+
+
+def _states(files: Iterable[str], search: Iterable[Path], names: set[str]) -> States:
+    """The states of files, and of every folder in which one may appear that would be found in place of one of them, or
+    that has one of the `names`; those that changed last come first."""
+    parts, folders, seen = _parts(files) | names, set[str](), set[str]()
     todo = [*{os.path.dirname(path) for path in files}, *map(str, search)]
     while todo:
-        if (path := os.path.realpath(todo.pop())) not in folders and os.path.isdir(path):
-            folders.add(path)
+        path = todo.pop()
+        if path in folders or not os.path.isdir(path):
+            continue
+        folders.add(path)  # as it is spelled: a symbolic link may be made to lead elsewhere
+        if (real := os.path.realpath(path)) not in seen:
+            seen.add(real)
             todo += [entry.path for entry in os.scandir(path) if entry.name in parts and entry.is_dir()]
     stats = {path: _stat(path) for path in (*files, *folders)}
-    parts = _parts(stats)
+    parts = _parts(stats) | names
     latest = sorted(stats, key=lambda path: max((stats[path] or [0])[1:3], default=0), reverse=True)
     return {path: (_hash(path, parts), _settled(stats[path])) for path in latest}
 
 
-def _unchanged(read: States) -> States | None:
+def _unchanged(read: States, names: set[str]) -> States | None:
     """These states with each `Stat` as it is now; None if a file or a folder has another hash."""
     parts: set[str] = set()
     found: States = {}
@@ -283,7 +305,7 @@ def _unchanged(read: States) -> States | None:
         if stat is None:
             return None
         if stat != known:
-            parts = parts or _parts(read)
+            parts = parts or _parts(read) | names
             if _hash(path, parts) != digest:
                 return None
             known = _settled(stat)

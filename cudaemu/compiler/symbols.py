@@ -51,7 +51,7 @@ def readable(symbol: str) -> str:
     """The name in the source of a mangled kernel, with its template arguments, or of a mangled variable of one.
 
     "_Z6kernelPf" -> "kernel"; "_Z4gemmILi64ELb1EEvPf" -> "gemm<64, true>"; "_ZZ6kernelPfE4tile" -> "tile";
-    "_ZZ6kernelPfE4tile_$_1" -> "element 1 of tile".
+    "_ZZ6kernelPfE4tile_$_1" -> "element 1 of tile"; "_ZZZ4mainENKUliE_clEiE4tile", of a lambda -> "tile".
     """
     if piece := _PIECE.search(symbol):
         return f"element {piece[1]} of {readable(symbol[: piece.start()])}"
@@ -62,7 +62,9 @@ def readable(symbol: str) -> str:
     while at < len(text):
         if text[at] in "<([{":
             end = cpp.closing(text, at)
-            if text[at] == "(" and not text.startswith("::", end + 1):  # the parameters, no scope in brackets
+            call = text.startswith("()", at) and text.endswith("operator", start, at)
+            scope = re.compile(r"( const)?::").match(text, end + 1)  # in brackets, or what a function declares
+            if text[at] == "(" and not call and not scope:  # the parameters
                 return text[start:at]
             at = end
         elif text[at] == " ":  # what came is the type of what it returns

@@ -32,6 +32,7 @@ TOOL_HELP = """no {name} found. Install it from pip:
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"""
 
 
+SCRIPT = 64 << 10  # bytes: of a compiler, a smaller file is a script, of which no version tells
 OLDEST_NVCC = (13, 0)  # the oldest that is tested
 # What nvcc runs and reads that is not in the list of files that it read: their sizes tell one build from another.
 PARTS = ("bin/cudafe++", "bin/ptxas", "bin/fatbinary", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc",
@@ -155,11 +156,18 @@ def _listing(cubin: Path, name: str, *flags: str) -> str:
     return (cache.get("listing", [*key, *flags], build) / "listing").read_text(encoding="utf-8")
 
 
-def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequence[str] = ()) -> Path:
+def compile_cxx(
+    source: Path,
+    flags: Sequence[str],
+    product: str,
+    after: Sequence[str] = (),
+    building: Callable[[], None] | None = None,
+) -> Path:
     """Compile one C++ source with the host compiler; the path of the product (a file name) in the cache.
 
     `flags` go before the source, `after` goes after it, where the libraries belong; -march=native becomes what this
-    compiler has for that. UserError with the compiler's own message if it does not compile."""
+    compiler has for that. `building` is called if it is compiled now.
+    UserError with the compiler's own message if it does not compile."""
     cxx = find_cxx()
     key: list[object] = [source]
     if "-march=native" in flags:
@@ -168,6 +176,8 @@ def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequenc
         key.append(processor)  # the cache may be shared by machines with different ones
 
     def build(out: Path) -> None:
+        if building is not None:
+            building()
         run([cxx, *flags, "-MD", "-MF", out / "read.d", source, *after, "-o", out / product])
 
     key += [*identity(cxx), *flags, *after, product]
@@ -177,17 +187,47 @@ def compile_cxx(source: Path, flags: Sequence[str], product: str, after: Sequenc
 def identity(cxx: str, nvcc: Nvcc | None = None) -> list[str]:
     """Which compilers these are, and what they take from the environment: part of the key of what they make."""
     read = [name for name in ENVIRONMENT if nvcc is not None or not name.startswith("NVCC_")]
-    words = [cxx, _version(cxx, "-v"), *(os.environ.get(name, "") for name in read)]
+    words = [cxx, _version(cxx, "-v"), _script(cxx), *(os.environ.get(name, "") for name in read), *_named_files(read)]
     if nvcc is not None:
         words += [str(nvcc.path), nvcc.version, *(f"{part} {_size(nvcc.home / part)}" for part in PARTS)]
+        words += [_script(nvcc.path), _script(nvcc.path.resolve().with_name("nvcc.profile"))]
     return words
+
+
+def _script(path: str | Path) -> str:
+    """A hash of a small file, such as a script that calls a compiler with options of its own; else its size."""
+    size = _size(Path(path))
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if 0 < size < SCRIPT else str(size)
+
+
+def _named_files(variables: Sequence[str]) -> list[str]:
+    """Hashes of the files of options that the environment names."""
+    return option_files([os.environ.get(name, "") for name in variables])
+
+
+def option_files(flags: Sequence[str]) -> list[str]:
+    """Hashes of the files that flags name, as --options-file=FILE does, and of those that are named there."""
+    todo, found = [piece for word in flags for piece in _pieces(word)], dict[str, str]()
+    while todo:
+        path = todo.pop()
+        if path not in found and os.path.isabs(path) and os.path.isfile(path) and _size(Path(path)) < SCRIPT:
+            text = Path(path).read_bytes()
+            found[path] = hashlib.sha256(text).hexdigest()
+            todo += _pieces(os.fsdecode(text))
+    return sorted(found.values())
+
+
+def _pieces(words: str) -> list[str]:
+    """What may be a path in a flag, or in a variable with flags or paths."""
+    return [words, *re.split(r"[\s,:=@]", words)]
 
 
 def search_folders(flags: Sequence[str]) -> list[Path]:
     """The folders among the compilers' flags and in their environment: there they look for what a source includes."""
     words = [*flags, *(os.environ.get(name, "") for name in ENVIRONMENT)]
-    pieces = [piece for word in words for piece in (word, *re.split(r"[\s,:=]", word))]
-    names = {re.sub(r"^-(-?include-path|-?system-include|isystem|iquote|idirafter|I)=?", "", each) for each in pieces}
+    pieces = [piece for word in words for piece in _pieces(word)]
+    options = r"^-(-?include-path|-?system-include|-?library-path|isystem|iquote|idirafter|I|L)=?"
+    names = {re.sub(options, "", each) for each in pieces}
     return [Path(name) for name in sorted(names) if os.path.isabs(name) and os.path.isdir(name)]
 
 
@@ -342,6 +382,26 @@ def source_texts(source: Path, seen: set[Path] | None = None, folders: Sequence[
                 texts += source_texts(path.resolve(), seen, folders)
                 break
     return texts
+
+
+def foreign_files(source: Path) -> list[Path]:
+    """The files that the preprocessor reads for a CUDA source beside headers of CUDA and of the C++ compiler, by its
+    own list, for host code and for device code."""
+    nvcc, cxx = find_nvcc(), find_cxx()
+    found: dict[Path, None] = {}
+    for more in ("", ",-U__CUDA_ARCH__"):
+        words = [nvcc.path, "-ccbin", cxx, "-E", "-Xcompiler", f"-v,-H{more}", source, "-o", os.devnull]
+        try:
+            said = run(words, cwd=source.parent, seconds=ASKED_SECONDS)
+        except UserError as error:  # what it has read before it stopped
+            said = str(error)
+        searched = re.search(r"^#include <\.\.\.> search starts here:\n(.*?)^End of search", said, re.DOTALL | re.M)
+        folders = [Path(line.strip()).resolve() for line in searched[1].splitlines()] if searched else []
+        for name in re.findall(r"^[.!]+x? (/?\S.*)$", said, re.MULTILINE):
+            path = (source.parent / name).resolve()
+            if path.is_file() and not any(path.is_relative_to(folder) for folder in folders):
+                found[path] = None
+    return list(found)
 
 
 @lru_cache(maxsize=256)  # kernels are launched many times

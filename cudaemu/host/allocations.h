@@ -40,7 +40,9 @@ cudaError_t release(void *address, bool pinned, const char *call) {
   const auto found = mapped().find(at);
   const bool right = pinned == (found != mapped().end() && found->second.kind == PINNED);
   if (!right) return refuse(cudaErrorInvalidValue, format("%s of memory that another call allocated", call));
-  Answer answer = ask(Request::RELEASE, Packet().add(at));
+  if (const auto block = blocks().find(at); block != blocks().end()) forget_memory(at, block->second);
+  const Packet place = where(nullptr);
+  Answer answer = ask(Request::RELEASE, Packet().add(at).bytes(place.data().data(), place.data().size()));
   const auto error = cudaError_t(answer.take<int32_t>());
   if (error) explain(error, answer.rest());
   std::lock_guard lock(guard);
@@ -59,7 +61,7 @@ cudaError_t wild(const char *call, const void *address, size_t bytes) {
 }
 
 // Bytes of device memory with their marks.
-struct Range {
+struct Marked {
   uint64_t base = 0, size = 0;  // of the allocation; 0: there is none
   uint64_t offset = 0, bytes = 0;
   uint8_t *marks() const { return reinterpret_cast<uint8_t *>(alias + device.bytes + (base - device.base)); }
@@ -95,7 +97,7 @@ struct Range {
     else
       memset(marks() + offset, 1, bytes);
   }
-  void copy_marks(const Range &from) const {
+  void copy_marks(const Marked &from) const {
     if (from.all_written()) return fill_marks();
     if (all_written()) memset(marks(), 1, size);
     marks()[-1] = 0;
@@ -104,7 +106,7 @@ struct Range {
 };
 
 // The range of one allocation that a call means; its size is 0, and the call refused, if there is none.
-Range range(const char *call, const void *at, size_t bytes) {
+Marked range(const char *call, const void *at, size_t bytes) {
   std::lock_guard lock(guard);
   const uint64_t address = reinterpret_cast<uint64_t>(at);
   auto found = blocks().upper_bound(address);
@@ -113,7 +115,7 @@ Range range(const char *call, const void *at, size_t bytes) {
     const uint64_t base = answer.take<uint64_t>(), size = answer.take<uint64_t>();
     if (size) found = std::next(blocks().insert_or_assign(base, size).first);
   }
-  Range made;
+  Marked made;
   if (found != blocks().begin() && address - std::prev(found)->first < std::prev(found)->second)
     made = {std::prev(found)->first, std::prev(found)->second, address - std::prev(found)->first, bytes};
   if (bytes > made.size - made.offset) {
@@ -121,6 +123,22 @@ Range range(const char *call, const void *at, size_t bytes) {
     made.size = 0;
   }
   return made;
+}
+
+// What a copy or a fill has touched; 0: memory that the device does not know. Without a stream it is the default stream's, and
+// the host has waited for it; so it has if pageable memory of the host was the target.
+void note_copy(const char *call, uint64_t target, uint64_t source, size_t bytes, bool fills = false) {
+  if (!working) {
+    const Working now(legacy());
+    note_copy(call, target, source, bytes, fills);
+    return waited(legacy().clock);
+  }
+  std::vector<Range> ranges;
+  if (source) ranges.push_back({source, source + bytes, READS});
+  if (target) ranges.push_back({target, target + bytes, WRITES});
+  std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) { return a.begin < b.begin; });
+  touches(call, std::move(ranges), true);
+  if (!target && !fills) waited(working->clock);
 }
 
 cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
@@ -150,7 +168,7 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
       return refuse(cudaErrorInvalidValue, misdirected);
   }
   if (!misdirected.empty()) ask(Request::REMARK, Packet().text("wrong direction").text(misdirected));
-  Range there, here;
+  Marked there, here;
   if (device_to && !(there = range(call, to, bytes)).size) return record(cudaErrorInvalidValue);
   if (device_from && !(here = range(call, from, bytes)).size) return record(cudaErrorInvalidValue);
   if (device_from && !device_to && !here.written())
@@ -167,6 +185,7 @@ cudaError_t copy(const char *call, void *to, const void *from, size_t bytes, enu
     there.fill_marks();
   if (undefined && (device_to || device_from))
     ask(Request::MOVED, Packet().add(target).add(source).add(uint64_t(bytes)));
+  note_copy(call, device_to ? target : 0, device_from ? source : 0, bytes);
   return cudaSuccess;
 }
 
@@ -186,13 +205,14 @@ cudaError_t fill(const char *call, void *address, int value, size_t bytes) {
   if (channel < 0) return record(cudaErrorNoDevice);
   in_flight = nullptr;
   if (!bytes) return cudaSuccess;
-  const Range there = range(call, address, bytes);
+  const Marked there = range(call, address, bytes);
   if (!there.size) return record(cudaErrorInvalidValue);
   there.settle(true);
   memset(own(reinterpret_cast<uint64_t>(address)), value, bytes);
   there.fill_marks();
   if (undefined)
     ask(Request::MOVED, Packet().add(reinterpret_cast<uint64_t>(address)).add(uint64_t(0)).add(uint64_t(bytes)));
+  note_copy(call, reinterpret_cast<uint64_t>(address), 0, bytes, true);
   return cudaSuccess;
 }
 

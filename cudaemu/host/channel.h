@@ -26,6 +26,7 @@ enum class Request : uint32_t {
   MODULE,
   MOVED,
   DONE,
+  UNORDERED,
 };
 
 constexpr uint32_t GO_LOOK = 2;  // while a kernel runs: say where the program is (anything else: print this)

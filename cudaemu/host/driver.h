@@ -257,7 +257,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t *free, size_t *total) { DRIVER(cuMemGetInfo
 CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr address) {
   CALL(cuMemGetAddressRange);
   const Apart apart;
-  const Range found = range("cuMemGetAddressRange", at(address), 1);
+  const Marked found = range("cuMemGetAddressRange", at(address), 1);
   if (!found.size) return CUDA_ERROR_NOT_FOUND;
   if (base) *base = found.base;
   if (size) *size = found.size;

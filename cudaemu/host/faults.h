@@ -56,6 +56,7 @@ void on_fault(int number, siginfo_t *info, void *context) {
   if (number == SIGSEGV && managed_busy && in_arena(address))
     for (const auto &[base, memory] : mapped())
       early |= memory.kind == MANAGED && address - base < page_up(memory.bytes);
+  if (number == SIGSEGV && in_arena(address) && touched_too_early(address, context)) return;
   const Packet place = where(context);
   Packet packet;
   packet.add(int32_t(number))

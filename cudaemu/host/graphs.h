@@ -311,7 +311,7 @@ cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *out, cudaGraph_t graph, const 
                                  const struct cudaHostNodeParams *p) {
   CALL(cudaGraphAddHostNode);
   return add_node("cudaGraphAddHostNode", out, graph, after, count, cudaGraphNodeTypeHost, [p = *p] {
-    return p.fn(p.userData), cudaSuccess;
+    return call_host(p.fn, p.userData);
   });
 }
 cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count) {

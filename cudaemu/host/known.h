@@ -33,15 +33,20 @@ struct Configuration {  // of one <<<...>>>
   cudaStream_t stream;
 };
 
+using Clock = std::map<unsigned, uint64_t>;  // how much of each stream's work is over: waits.h
+
 struct Stream {
   unsigned flags;
   int priority;
+  unsigned id;  // 0: the legacy default stream
+  Clock clock;
 };
 
 struct Event {
   bool recorded;
   std::chrono::steady_clock::time_point time;
   unsigned flags;
+  Clock clock;
 };
 
 struct Mapped {  // memory that host code may touch: managed or pinned
@@ -89,7 +94,8 @@ thread_local std::vector<Configuration> configurations;
 cudaError_t last_error = cudaSuccess;
 bool sticky = false;        // after a fault nothing works, as in a CUDA context
 bool managed_busy = false;  // a kernel may still use managed memory: host code that touches it faults
-Stream *given = nullptr;    // the stream that the launcher was given
+unsigned streams_made = 0;
+Stream *given = nullptr;  // the stream that the launcher was given
 // The stream of the last launch (null: none), until something else is queued in a stream or the host waits. The next
 // launch in that stream may begin before it has ended: programmatic dependent launch.
 cudaStream_t in_flight = nullptr;

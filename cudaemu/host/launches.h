@@ -133,13 +133,22 @@ cudaError_t unsafe_in_capture(const char *call);
 template <class F>
 cudaError_t in_stream(cudaStream_t stream, const char *call, F work, cudaGraphNodeType type = cudaGraphNodeTypeMemcpy) {
   if (const cudaError_t error = check(stream, call)) return error;
-  return capture(stream, work, type) ? cudaSuccess : work();
+  if (capture(stream, work, type)) return cudaSuccess;
+  const Working now(stream_of(stream));
+  return work();
 }
 
-cudaError_t run(const std::string &request, cudaStream_t here) {
+// A function of the program in a stream: it may touch what the stream's work has touched, and tell other threads.
+cudaError_t call_host(cudaHostFn_t function, void *data) {
+  if (working) waited(working->clock);
+  function(data);
+  return cudaSuccess;
+}
+
+cudaError_t run(const std::string &name, const std::string &request, cudaStream_t here) {
   std::lock_guard lock(guard);
   if (sticky) return last_error;
-  Answer answer = ask(Request::LAUNCH, Packet().bytes(request.data(), request.size()));
+  Answer answer = ask(Request::LAUNCH, Packet().bytes(request.data(), request.size()).add(uint32_t(several)));
   while (const uint32_t wish = answer.take<uint32_t>()) {  // it runs on
     if (wish == GO_LOOK) {
       answer = ask(Request::DONE, where(nullptr));
@@ -153,6 +162,9 @@ cudaError_t run(const std::string &request, cudaStream_t here) {
   const auto error = cudaError_t(answer.take<int32_t>());
   const bool fatal = answer.take<uint32_t>();
   undefined = answer.take<uint32_t>();
+  std::vector<Range> ranges(answer.take<uint32_t>());
+  for (Range &range : ranges) range = answer.take<Range>();
+  if (!ranges.empty()) touches(name, std::move(ranges), false);
   protect_managed(true);
   in_flight = here;
   record(error);
@@ -187,7 +199,7 @@ cudaError_t prepare(Function *function, dim3 grid, dim3 block, dim3 cluster, siz
   Packet packet;
   for (const dim3 &size : {grid, block, cluster}) packet.add(size.x).add(size.y).add(size.z);
   packet.add(uint32_t(cooperative)).add(uint32_t(early)).add(uint64_t(shared)).text(function->name).text(params);
-  *out = [request = packet.data(), here] { return run(request, here); };
+  *out = [name = function->readable, request = packet.data(), here] { return run(name, request, here); };
   return cudaSuccess;
 }
 
@@ -201,11 +213,14 @@ cudaError_t launch(Function *function, dim3 grid, dim3 block, dim3 cluster, size
           prepare(function, grid, block, cluster, shared, arguments, cooperative, &work, here, early))
     return error;
   if (const cudaError_t error = check(stream, "the launch of " + function->readable)) return error;
-  return capture(stream, work, cudaGraphNodeTypeKernel) ? cudaSuccess : work();
+  if (capture(stream, work, cudaGraphNodeTypeKernel)) return cudaSuccess;
+  const Working now(stream_of(stream));
+  return work();
 }
 
-cudaError_t synchronised() {
+cudaError_t synchronised(const Clock &clock) {
   in_flight = nullptr;
+  waited(clock);
   protect_managed(false);
   return sticky ? last_error : cudaSuccess;  // what was refused is no work that could have failed
 }

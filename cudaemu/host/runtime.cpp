@@ -13,7 +13,7 @@
 // says whether it was ever written (memory.py): copies and fills set them without a request.
 //
 // Here are the functions of the runtime's API. What they rest on is in headers that are included once, here: channel.h,
-// known.h, faults.h, launches.h, tensor_maps.h, allocations.h, arrays.h, graphs.h; driver.h has the driver's API.
+// known.h, waits.h, faults.h, launches.h, tensor_maps.h, allocations.h, arrays.h, graphs.h; driver.h has the driver's API.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -77,6 +77,7 @@ constexpr dim3 MAX_GRID(0x7fffffff, 65535, 65535);
 // clang-format off
 #include "channel.h"
 #include "known.h"
+#include "waits.h"
 #include "faults.h"
 // clang-format on
 
@@ -203,7 +204,7 @@ void call_launcher() {
     packet.text(type.name);
   }
   Answer answer = ask(Request::SIGNATURE, packet);
-  given = new Stream{0, 0};
+  given = new Stream{0, 0, ++streams_made, {}};
   streams().insert(given);
   std::vector<std::vector<std::max_align_t>> values(count);
   std::vector<void *> addresses(count);
@@ -219,6 +220,7 @@ void call_launcher() {
     }
     if (!takes_stream) given = nullptr;
     const int status = emulator_call_launcher(addresses.data());
+    waited(everything());  // the caller does
     Packet result;
     result.add(int32_t(status)).text(cudaGetErrorString(cudaError_t(status))).text("");
     answer = ask(Request::RESULT, result);
@@ -517,14 +519,14 @@ cudaError_t cudaGetDeviceFlags(unsigned *flags) { return *flags = cudaDeviceMapH
 cudaError_t cudaDeviceSynchronize() {
   CALL(cudaDeviceSynchronize);
   if (!captures().empty()) return forbidden_in_capture("cudaDeviceSynchronize");
-  return synchronised();
+  return synchronised(everything());
 }
 
 cudaError_t cudaDeviceReset() {
   CALL(cudaDeviceReset);
   sticky = false;
   last_error = cudaSuccess;
-  return synchronised();
+  return synchronised(everything());
 }
 
 // Values that are set are returned again, and change nothing: the engine's stack and heap have fixed sizes.
@@ -844,7 +846,8 @@ cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
   std::lock_guard lock(guard);
-  Stream *made = new Stream{flags, priority};
+  Stream *made = new Stream{flags, priority, ++streams_made, {}};
+  several |= flags & cudaStreamNonBlocking || streams_made > (given ? 2 : 1);
   streams().insert(made);
   *stream = reinterpret_cast<cudaStream_t>(made);
   return cudaSuccess;
@@ -857,7 +860,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   std::lock_guard lock(guard);
   if (!streams().erase(reinterpret_cast<Stream *>(stream)))
     return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy: the stream does not exist (or no longer)");
-  delete reinterpret_cast<Stream *>(stream);
+  Stream *const gone = reinterpret_cast<Stream *>(stream);
+  if (is_blocking(*gone)) join(legacy().clock, gone->clock);
+  delete gone;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -866,7 +871,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
       !streams().count(reinterpret_cast<Stream *>(stream)))
     return refuse(cudaErrorInvalidResourceHandle, "cudaStreamSynchronize: the stream does not exist (or no longer)");
   if (captures().count(stream)) return forbidden_in_capture("cudaStreamSynchronize", stream);
-  return synchronised();
+  return synchronised(latest(stream_of(stream)));
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
@@ -880,20 +885,23 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (!events().count(reinterpret_cast<Event *>(event))) return record(cudaErrorInvalidResourceHandle);
   if (const auto captured = captured_events().find(event); captured != captured_events().end())
     captures()[stream] = captured->second;  // the stream joins
+  else
+    join(stream_of(stream).clock, reinterpret_cast<Event *>(event)->clock);
   return stream ? check(stream, "cudaStreamWaitEvent") : cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
-  return in_stream(stream, "cudaLaunchHostFunc", [=] { return function(data), cudaSuccess; }, cudaGraphNodeTypeHost);
+  return in_stream(stream, "cudaLaunchHostFunc", [=] { return call_host(function, data); }, cudaGraphNodeTypeHost);
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data, unsigned) {
   if (const cudaError_t error = check(stream, "cudaStreamAddCallback")) return error;
+  waited(latest(stream_of(stream)));  // it may tell other threads
   callback(stream, last_error, data);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
   std::lock_guard lock(guard);
-  Event *made = new Event{false, {}, flags};
+  Event *made = new Event{false, {}, flags, {}};
   events().insert(made);
   *event = reinterpret_cast<cudaEvent_t>(made);
   return cudaSuccess;
@@ -916,7 +924,8 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   captured_events().erase(event);
   if (const auto captured = captures().find(stream); captured != captures().end())
     return captured_events()[event] = captured->second, cudaSuccess;
-  *reinterpret_cast<Event *>(event) = {true, std::chrono::steady_clock::now(), reinterpret_cast<Event *>(event)->flags};
+  Event &entry = *reinterpret_cast<Event *>(event);
+  entry = {true, std::chrono::steady_clock::now(), entry.flags, latest(stream_of(stream))};
   return sticky ? last_error : cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
@@ -924,7 +933,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   CALL(cudaEventSynchronize);
-  return events().count(reinterpret_cast<Event *>(event)) ? synchronised() : record(cudaErrorInvalidResourceHandle);
+  Event *const entry = reinterpret_cast<Event *>(event);
+  return events().count(entry) ? synchronised(entry->clock) : record(cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   UNSAFE_CALL(cudaEventQuery);
@@ -986,6 +996,7 @@ cudaError_t cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t 
 cudaError_t cudaFree(void *address) {
   CALL(cudaFree);
   if (const cudaError_t unsafe = address ? unsafe_in_capture("cudaFree") : cudaSuccess) return unsafe;
+  waited(everything());
   return release(address, false, "cudaFree");
 }
 cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
@@ -997,6 +1008,7 @@ cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
 cudaError_t cudaFreeHost(void *address) {
   CALL(cudaFreeHost);
   if (const cudaError_t unsafe = address ? unsafe_in_capture("cudaFreeHost") : cudaSuccess) return unsafe;
+  waited(everything());
   return release(address, true, "cudaFreeHost");
 }
 

@@ -91,6 +91,8 @@ def _mma(lowering: Lowering, form: Form) -> Lowered:
     rows, depth = (int(shape[1]), int(shape[2])) if shape else (0, 0)
     alike = any({a, b} <= set(kinds) for kinds in ({"s8", "u8"}, {"s4", "u4"}, {"e4m3", "e5m2"})) or a == b
     if (rows, depth) not in shapes or not alike or ".row.col." not in form.instruction.opcode or form.has("sp"):
+        if form.has("sp") or form.has("sp::ordered_metadata"):
+            raise Unsupported("products of sparse matrices (mma.sp) are not emulated")
         raise Unsupported("mma of this shape and these types is not known")
     if to not in sums or c not in sums or (a == "b1") != bits:
         raise Unsupported("its accumulators are not known")

@@ -297,6 +297,7 @@ struct Launch {
   bool waited = false, waited_first = false;           // some thread for `before`; before its block let the next begin
   std::mutex trigger_mutex;                            // guards these
   std::unordered_map<u64, std::vector<u32>> triggers;  // of a block that let the next begin: what its warp knew then
+  u64 touched(u64 *ranges, u64 most) const;            // dependent.cpp
   void keep();
   bool count, sanitize, strict;  // `strict`: what is disputed is looked for, too
   u64 trace_first, trace_end, trace_limit;

@@ -11,6 +11,10 @@
 // The wait returns when the launch before has ended. That one may have begun early itself: the launch before it is over
 // as well only if it waited, too. The cells of global memory (races.cpp) of each launch are kept for this as long as it
 // may still run, each granule with the line that touched it. Flags that the two grids pass each other are not followed.
+#include <sys/mman.h>
+
+#include <algorithm>
+
 #include "block.h"
 
 namespace vm {
@@ -51,6 +55,51 @@ void Launch::keep() {
   trace = {};
   heap = nullptr;
   if (waited_first) before = nullptr;
+}
+
+// Of each allocation the granules with the same kind of access, as pieces: first address, end, and 1 read, 2 written, 4 by an
+// access that is meant for synchronisation. Only pages of the cells that were touched are looked at.
+u64 Launch::touched(u64 *ranges, u64 most) const {
+  constexpr u64 PAGE_WORDS = 4096 / sizeof(u64), STEP = 1 << 16;  // pages at a time
+  std::vector<const Allocation *> in_order;
+  for (const Allocation &a : allocations)
+    if (a.cells) in_order.push_back(&a);
+  std::sort(in_order.begin(), in_order.end(), [](auto *a, auto *b) { return a->base < b->base; });
+  u64 count = 0;
+  std::vector<u8> resident;
+  for (const Allocation *a : in_order) {
+    const Cells &cells = *a->cells;
+    const u64 pages = (3 * cells.count + PAGE_WORDS - 1) / PAGE_WORDS;
+    resident.resize(pages);
+    for (u64 page = 0; page < pages; page += STEP) {
+      const u64 bytes = std::min(STEP, pages - page) * 4096;
+      if (mincore(cells.words + page * PAGE_WORDS, bytes, resident.data() + page)) return 0;
+    }
+    const auto word = [&](u64 at) { return resident[at / PAGE_WORDS] & 1 ? cells.words[at] : 0; };
+    const auto skipped = [&](u64 at) { return resident[at / PAGE_WORDS] & 1 ? 0 : PAGE_WORDS - at % PAGE_WORDS; };
+    u64 *last = nullptr;
+    for (u64 at = 0; at < cells.count; ++at) {
+      const u64 all[] = {skipped(at), skipped(cells.count + at), skipped(2 * cells.count + at)};
+      if (const u64 untouched = *std::min_element(all, all + 3)) {
+        at += untouched - 1;
+        continue;
+      }
+      const u64 written = word(at), read = word(cells.count + at) | word(2 * cells.count + at);
+      if (!written && !read) continue;
+      const u64 kind = (read ? 1 : 0) | (written ? 2 : 0) | ((written | read) & R_STRONG ? 4 : 0);
+      const u64 first = std::max(cells.origin + (at << cells.shift), a->base);
+      const u64 end = std::min(cells.origin + ((at + 1) << cells.shift), a->base + a->size);
+      if (first >= end) continue;
+      if (last && last[1] == first && last[2] == kind) {
+        last[1] = end;
+        continue;
+      }
+      if (count == most) return 0;
+      last = ranges + 3 * count++;
+      last[0] = first, last[1] = end, last[2] = kind;
+    }
+  }
+  return count;
 }
 
 static bool late_read(const Launch &launch, const Epoch &e) {

@@ -656,6 +656,9 @@ int vm_keep(Launch *l, u32 alone) {
   return l->before != nullptr;
 }
 
+// Which global memory a kept launch touched: ranges in ascending order, of three words each. 0 if they are more than `most`.
+u64 vm_touched(Launch *l, u64 *ranges, u64 most) { return l->touched(ranges, most); }
+
 void vm_free_launch(Launch *l) {
   l->wait();
   delete l;

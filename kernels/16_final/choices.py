@@ -27,10 +27,15 @@ def choose(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, 
 def others(shape: Shape, variants: Variants, multiprocessors: int) -> dict[str, dict[str, int]]:
     """Other choices for a check to launch, by name.
 
-    At small sizes a block has at most one tile of keys; at large sizes several, in one part or in two unequal ones."""
+    At small sizes a block has at most one tile of keys, or none, where there are more parts than tiles; at large sizes
+    several, in one part or in two unequal ones."""
     if choose(shape, variants, multiprocessors)["splits"] == 1 or _tiles(shape) > MANY_TILES:
         return {}
-    return {"keys in two parts": {"splits": 2}} if _tiles(shape) >= FEW_TILES else {"keys not split": {"splits": 1}}
+    if _tiles(shape) >= FEW_TILES:
+        return {"keys in two parts": {"splits": 2}}
+    whole = shape[0] * shape[1] == 1 and shape[3] % SMALL_BLOCK_Q == shape[4] % BLOCK_KV == 0
+    more = {"more parts than tiles": {"splits": _tiles(shape) + 3}} if whole else {}
+    return {"keys not split": {"splits": 1}, **more}
 
 
 def _tiles(shape: Shape) -> int:

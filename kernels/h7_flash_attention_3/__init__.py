@@ -24,6 +24,16 @@ stage = Stage(
     },
     together=("HEAD_DIM", "CAUSAL"),
     alignment=16,
-    test_shapes={"more tiles than multiprocessors: several turns of several tiles of keys": (1, 15, 15, 200, 200, 128)},
+    test_shapes={
+        "more tiles than multiprocessors: several turns of several tiles of keys": (1, 15, 15, 200, 200, 128),
+        "three turns of one warpgroup": (1, 30, 30, 40, 128, 128),
+        "three turns of one warpgroup, narrow heads": (1, 30, 30, 40, 128, 64),
+        "several turns of two warpgroups, narrow heads": (1, 15, 15, 200, 200, 64),
+        "three turns of three warpgroups": (1, 30, 30, 150, 150, 64),
+        "three warpgroups, several tiles of keys": (1, 1, 1, 150, 401, 64),
+        "three tiles of keys under a mask": (1, 1, 1, 330, 330, 128),
+        "three warpgroups, three tiles of keys under a mask": (1, 1, 1, 330, 330, 64),
+        "two warpgroups, three tiles of keys under a mask": (1, 1, 1, 640, 640, 64),
+    },
     counters=("instructions.float", "global_store_sectors", "instructions.barrier", "instructions.wgmma"),
 )

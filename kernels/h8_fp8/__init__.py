@@ -16,7 +16,10 @@ stage = Stage(
     variants={"HEAD_DIM": (64, 128), "KEYS": (64, 128)},
     multiples={"N": 128},
     alignment=16,
-    test_shapes={"more tiles than multiprocessors: several turns": (1, 15, 256, 128)},
+    test_shapes={
+        "more tiles than multiprocessors: several turns": (1, 15, 256, 128),
+        "several turns, narrow heads": (1, 15, 256, 64),
+    },
     counters=("bulk_load_bytes", "instructions.barrier", "instructions.wgmma"),
     besides=(
         Stage(  # the other kernel

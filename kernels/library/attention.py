@@ -76,6 +76,9 @@ def attention(
         return _dispatch(Arguments._make((*tensors, *values)))
     if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
         return _dispatch(Arguments._make((*tensors, *values)))
+    if torch_private.dual_level() >= 0:
+        check_tensors("attention", dict(zip("qkv", tensors)))
+        check_grad("attention", dict(zip("qkv", tensors)))
     outputs = _plans.call(tensors, values)
     return (outputs[0], outputs[1]) if return_lse else outputs[0]
 
@@ -251,6 +254,13 @@ def _operator(*arguments: Any) -> tuple[Tensor, Tensor]:
     given = Arguments(*arguments)
     o, *lse = _plans.call(given[:3], given[3:])
     return o, lse[0] if lse else given.q.new_empty(0, dtype=torch.float32)
+
+
+def _check_tangents(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> None:
+    check_grad("attention", {"q": q, "k": k, "v": v})
+
+
+torch_private.before_autograd(torch.ops.gpu_kernels_course.attention.default, _check_tangents)
 
 
 @_operator.register_fake

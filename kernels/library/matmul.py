@@ -6,6 +6,7 @@ that TMA cannot read, take stage 11 and torch for what follows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -68,7 +69,8 @@ def matmul(
 
     bias: [N]; residual: [M, N]; both of a's dtype.
     activation: None, "relu" or "gelu" (the exact one, torch's default).
-    out: [M, N], of a's dtype or torch.float32, written and returned; it must not share memory with the inputs.
+    out: [M, N], of a's dtype or torch.float32, written and returned; its elements must not share memory with
+    the inputs, nor with each other.
     out_dtype: of a new result, a's dtype or torch.float32; default a's.
 
     The sum is accumulated in fp32 and rounded once, at the end; where stage 11 computes (another GPU, N or K no
@@ -80,6 +82,10 @@ def matmul(
     for each in tensors:
         if each is not None and (type(each) is not Tensor or each.requires_grad and torch.is_grad_enabled()):
             return _dispatch(Arguments._make((*tensors, *values)))
+    if torch_private.dual_level() >= 0:
+        given = Arguments._make((*tensors, *values)).tensors
+        check_tensors("matmul", given)
+        check_grad("matmul", given)
     return _plans.call(tensors, values)
 
 
@@ -249,8 +255,19 @@ def check(given: Arguments) -> None:
         if name in tensors and list(tensors[name].shape) != shape:
             raise UserError(f"matmul: {name} must be {shape}, got {list(tensors[name].shape)}")
     check_values(given)
-    if out is not None and m > 1 and n > 1 and 0 in out.stride():
-        raise UserError("matmul: out must not be expanded: its elements share memory")
+    check_out(out)
+
+
+def check_out(out: Tensor | None) -> None:
+    """UserError if elements of `out` share memory. torch.compile can trace it."""
+    if out is None or out.dim() != 2 or out.numel() < 2:
+        return
+    (m, n), (row, column) = out.shape, out.stride()
+    if row > (n - 1) * column and (n < 2 or column > 0) or column > (m - 1) * row and (m < 2 or row > 0):
+        return  # row after row, or column after column
+    unit = math.gcd(int(row), int(column))  # torch.compile's have none
+    if unit == 0 or m * unit > column and n * unit > row:  # column / unit rows down is row / unit columns along
+        raise UserError(f"matmul: out must have elements that share no memory, got the strides {(row, column)}")
 
 
 def check_values(given: Arguments) -> None:
@@ -274,6 +291,7 @@ def _dispatch(given: Arguments) -> Tensor:
     check_tensors("matmul", given.tensors)
     check_grad("matmul", given.tensors)
     check_values(given)
+    check_out(given.out)
     wanted = given.out_dtype if given.out is None else given.out.dtype
     a, b, bias, residual, *_ = given
     made = torch.ops.gpu_kernels_course.matmul(a, b, bias, given.activation, residual, wanted)
@@ -292,6 +310,13 @@ OPERATOR = ("a", "b", "bias", "activation", "residual", "out_dtype")  # its argu
 def _operator(*arguments: Any) -> Tensor:
     given = Arguments(**dict(zip(OPERATOR, arguments)))
     return _plans.call(given[:5], given[5:])
+
+
+def _check_tangents(a: Tensor, b: Tensor, bias: Tensor | None = None, _: Any = None, *more: Any) -> None:
+    check_grad("matmul", Arguments(a, b, bias, *more[:1]).tensors)
+
+
+torch_private.before_autograd(torch.ops.gpu_kernels_course.matmul.default, _check_tangents)
 
 
 @_operator.register_fake

@@ -99,6 +99,11 @@ _RESULTS = (
     "  for (int file = 3; file < 64; ++file) (void)!write(file, right, sizeof right - 1);\n"
 )
 _MEMORY = "  for (size_t bytes = 1 << 28;;) memset(malloc(bytes), 1, bytes);\n"
+_OUT = """  const char *places[] = {"/etc/shadow", "/etc/passwd", "/root", "/home", "/sys", "/proc/1/environ", "/dev/kmsg"};
+  int reached = socket(AF_UNIX, SOCK_STREAM, 0) >= 0;
+  for (const char *place : places) reached += open(place, O_RDONLY) >= 0 && place[1] != 'r' && place[1] != 'h';
+  if (reached) return cudaErrorUnknown;
+"""
 _HIDDEN = "#define PASTE(a, b) a##b\n#define COPY PASTE(cuda, Memcpy)\n"  # what a search for words does not see
 
 
@@ -129,13 +134,17 @@ def kinds() -> list[Kind]:
         Kind("a-folder", OURS, (MISSING,), place=f"{EXERCISE.file}/kernel.txt"),
         Kind("cheat-nothing", _launcher("  (void)grid;\n"), (WRONG,)),
         Kind("cheat-host", _launcher(_HOST + _BACK + "  (void)grid;\n"), (CHEAT,)),
-        Kind("cheat-hidden-host", _HIDDEN + _launcher((_HOST + _BACK).replace("cudaMemcpy(", "COPY(")), (CHEAT, RULE)),
+        Kind("cheat-hidden-host", _HIDDEN + _launcher((_HOST + _BACK).replace("cudaMemcpy(", "COPY(")), (CHEAT,)),
         Kind("cheat-state", _launcher("  static int n = 0;\n  if (n++) return cudaSuccess;\n" + LAUNCH), (CHEAT,)),
         Kind("cheat-writes-input", _launcher(LAUNCH + "  cudaMemsetAsync(const_cast<Element *>(A), 0, 2, stream);\n"),
              (RULE, WRONG)),
         Kind("cheat-includes-ours", f'#include "{EXERCISE.solution}"\n', (CHEAT,)),
         Kind("cheat-includes-ours-hidden", f'%:include "{EXERCISE.solution}"\n', (CHEAT,)),
-        Kind("cheat-forks", _launcher("  for (;;) fork();\n" + LAUNCH, "#include <unistd.h>\n"), (CHEAT,)),
+        Kind("cheat-forks", _launcher("  for (;;) (void)!fork();\n" + LAUNCH, "#include <unistd.h>\n"),
+             (RULE, RUN, LATE, DIED), slow=True),
+        Kind("reaches-out", _launcher(_OUT + LAUNCH, "#include <fcntl.h>\n#include <sys/socket.h>\n#include <unistd.h>\n"),
+             (SOLVED,)),
+        Kind("quotes-passwords", OURS + 'asm(".include \\"/etc/passwd\\"");\n', (COMPILE,)),
         Kind("cheat-writes-results", _launcher(_RESULTS + "  (void)grid;\n", "#include <unistd.h>\n"), (RULE,)),
         Kind("endless-host", _launcher(ENDLESS + LAUNCH), (RULE, LATE), slow=True),
         Kind("endless-kernel", _edited(("float sum", ENDLESS + "  float sum")), (RULE, LATE), slow=True),
@@ -158,7 +167,16 @@ def _of_others() -> list[Kind]:
     rewritten = "\n".join(f"{line}  " if line.strip() else line for line in ours.splitlines())
     found.append(Kind("transpose-other-blanks", rewritten, (SOLVED,), exercise=exercise))
     no_check = ours.partition("int main(")[0] + "int main() { return 0; }\n"
-    found.append(Kind("cheat-transpose-main", no_check, (CHEAT,), exercise=exercise))
+    found.append(Kind("cheat-transpose-main", no_check, (COMPILE,), exercise=exercise))
+    from tests.classroom import cheats
+
+    nothing = (CHEAT, COMPILE, MISSED, RULE, RUN, WRONG)
+    for name in list(cheats.CHEATS)[::4]:
+        of, text = cheats.CHEATS[name]
+        found.append(Kind(f"cheat-{name}", text, nothing, exercise=exercises.find(of)))
+    for name in list(cheats.ODD)[::4]:
+        of, text = cheats.ODD[name]
+        found.append(Kind(f"odd-{name}", text, (SOLVED,), exercise=exercises.find(of)))
     return found
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import os
-import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from common.classroom import grading, honest, sandbox
+from common.classroom import grading, repository, sandbox
 from common.classroom.grading import ADVICE, CHEAT, Row
 from common.classroom.sandbox import Limits
-from common.practice import exercises
+from common.practice import exercises, honest
 from cudaemu import interrupts
 from cudaemu.errors import UserError
 from tests.classroom import submissions
@@ -41,11 +40,12 @@ def test_every_kind_is_judged_right(tmp_path):
         }
     assert {path.stem for path in (tmp_path / "out" / "feedback").iterdir()} == set(expected)
     state = next(row for row in rows if "state" in row.student)
-    assert "twice" in state.report
+    assert "three times" in state.report
 
 
 def test_ctrl_c_ends_a_check(tmp_path):
     """Checks are waited for in other threads, which hear of no signal."""
+    assert not sandbox.run(["true"], Limits(), tmp_path).status  # compilers have been asked
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         ran = pool.submit(sandbox.run, ["sleep", "60"], Limits(), tmp_path)
@@ -62,67 +62,88 @@ def test_a_loop_ends_when_its_time_is_over(tmp_path):
     assert ran.late and not ran.sent
 
 
-@pytest.mark.parametrize(("name", "program"), sandbox.WALLS)
-def test_walls_hold(tmp_path, monkeypatch, name, program):
-    if not shutil.which(program):
-        pytest.skip(f"no {program} here")
-    if not sandbox.holds(name):
-        pytest.skip(f"{name} does not work here")
-    monkeypatch.setattr(sandbox, "walls", lambda: name)
-    room, outside = tmp_path / "room", tmp_path / "outside"
-    room.mkdir()
-    outside.mkdir()
-    (room / "known").write_text("before")
+def test_the_wall_holds():
+    """All that `ESCAPES` tries is refused, and what is inside is gone afterwards."""
+    assert sandbox.fault() == ""
+
+
+def test_what_opens_the_wall_is_told(monkeypatch):
+    monkeypatch.setitem(sandbox.ESCAPES, "a tool can be read", "open(sys.executable, 'rb').read(1)")
+    sandbox.fault.cache_clear()
+    assert sandbox.fault() == "a tool can be read"
+    sandbox.fault.cache_clear()
+
+
+def test_the_room_begins_with_its_contents_and_forgets(tmp_path):
+    (tmp_path / "known").write_text("before")
     code = (
-        "import os, pathlib, socket\n"
-        "said = [pathlib.Path('known').read_text()]\n"
-        "pathlib.Path('known').write_text('after')\n"
-        "for what in (lambda: open(r'OUT', 'w'), lambda: socket.create_connection(('1.1.1.1', 53), 2),\n"
-        "             lambda: pathlib.Path('big').write_bytes(bytes(1 << 25))):\n"
-        "    try: what(); said.append('done')\n"
-        "    except OSError: said.append('refused')\n"
-        "os.write(int(os.environ['RESULT']), ' '.join(said).encode())\n"
-    ).replace("OUT", str(outside / "out"))
-    ran = sandbox.run([sys.executable, "-c", code], Limits(seconds=60, files=1 << 24), room, ["known"])
-    assert ran.sent == b"before refused refused refused", ran.said
-    assert (room / "known").read_text() == "before" and not list(outside.iterdir())
+        "import os, pathlib; p = pathlib.Path('known'); t = p.read_text(); p.write_text('after'); "
+        "os.write(int(os.environ['RESULT']), (t + p.read_text()).encode())"
+    )
+    words = ["env", "-C", str(tmp_path), sys.executable, "-c", code]
+    ran = sandbox.run(words, Limits(seconds=60), tmp_path, ["known"])
+    assert ran.sent == b"beforeafter", ran.said
+    assert (tmp_path / "known").read_text() == "before"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('#include "x.h"\n', "#include"),
-        ("#include </etc/passwd>\n", "#include"),
-        ("#define F <cuda.h>\n#include F\n", "#include"),
-        ('%:include "x.h"\n', "#include"),
-        ('/* */ # /* */ inc\\\nlude "x.h"\n', "#include"),
-        ("void f() { dlopen(0, 0); }\n", "dlopen"),
-        ("// dlopen(0, 0)\n#include <cuda_fp16.h>  // halves\n", ""),
-    ],
-)
-def test_what_a_source_names(tmp_path, text, said):
+def test_no_solution_is_behind_the_wall(tmp_path):
+    """Not even for an exercise whose starter and checks are there."""
+    course = repository.course_for(tmp_path, [EXERCISE, exercises.find("transpose")])
+    texts = [path.read_text() for path in tmp_path.rglob("*") if path.suffix in (".cu", ".md", ".patch")]
+    assert {*course} == {"cudaemu", "common", "kernels"} and texts
+    for exercise in (EXERCISE, exercises.find("transpose")):
+        assert max(repository.shows(text, exercise) for text in texts) <= repository.SHOWN
+
+
+def test_without_the_wall_nothing_is_graded_unless_it_is_asked_for(command, tmp_path, monkeypatch):
+    (tmp_path / "class" / "ann" / "02_block_tile").mkdir(parents=True)
+    monkeypatch.setattr(sandbox, "fault", lambda: "a home can be read")
+    words = ("kernels", "grade", tmp_path / "class", "--to", tmp_path / "grades")
+    done = command(*words)
+    assert done.status == 2 and "a home can be read" in done.err and not (tmp_path / "grades").exists()
+    assert command(*words, "--without-wall").status == 0
+
+
+INCLUDES = {
+    "a header of CUDA": ('// #include "x"\n#include <cuda_fp16.h>  // halves\n', False),
+    "quotes": ('#include "OTHER"\n', True),
+    "brackets": ("#include <OTHER>\n", True),
+    "a way round": ("#include </usr/include/../..OTHER>\n", True),
+    "a macro": ('#define F "OTHER"\n#include F\n', True),
+    "a digraph": ('%:include "OTHER"\n', True),
+    "splices": ('/* */ # /* */ inc\\\nlude "OTHER"\n', True),
+    "import": ('#import "OTHER"\n', True),
+    "a form feed": ('\f#include "OTHER"\n', True),
+    "a vertical tab": ('#\vinclude "OTHER"\n', True),
+    "a byte order mark": ('\ufeff#include "OTHER"\n', True),
+    "a NUL": ('\0#include "OTHER"\n', True),
+    "the next one": ('#include_next "OTHER"\n', True),
+    "a raw string": ('const char *a = R"(/*)";\n#include "OTHER"\nconst char *b = R"(*/)";\n', True),
+    "of device code": ('#ifdef __CUDA_ARCH__\n#include "OTHER"\n#endif\n', True),
+    "of host code": ('#ifndef __CUDA_ARCH__\n#include "OTHER"\n#endif\n', True),
+}
+
+
+@pytest.mark.core(every=5)
+@pytest.mark.parametrize("form", INCLUDES)
+def test_the_preprocessor_decides_what_is_included(tmp_path, form):
+    text, foreign = INCLUDES[form]
+    (tmp_path / "other.h").write_text("int other;\n")
     source = tmp_path / "kernel.cu"
-    source.write_text(text)
-    assert said in honest.read(source, EXERCISE) and bool(honest.read(source, EXERCISE)) == bool(said)
+    source.write_text(text.replace("OTHER", str(tmp_path / "other.h")))
+    said = honest.read(source, EXERCISE)
+    assert bool(said) == foreign and ("other.h" in said) == foreign
 
 
-def test_main_of_a_program_must_stand(tmp_path):
-    exercise = exercises.find("transpose")
-    source = tmp_path / exercise.file
-    source.write_text(exercise.solution.read_text())
-    assert not honest.read(source, exercise)
-    head, _, _ = exercise.start.partition("int main(")
-    source.write_text(head + "int main() { return 0; }\n")
-    assert "main" in honest.read(source, exercise)
-
-
-def test_a_repair_may_free_memory_elsewhere_in_main(tmp_path):
+def test_a_repair_may_free_memory_elsewhere_and_no_more(tmp_path):
     exercise = exercises.find("saxpy-bug-1")
     source = tmp_path / exercise.file
-    source.write_text(exercise.solution.read_text())
+    ours = exercise.solution.read_text()
+    source.write_text(ours)
     assert not honest.read(source, exercise)
-    source.write_text(exercise.solution.read_text().replace("wrong != 0", "0"))
-    assert "main" in honest.read(source, exercise)
+    for old, new in (("wrong != 0", "0"), ("int main()", "#define wrong 0\nint main()"), ("y[i];", "2.0f;")):
+        source.write_text(ours.replace(old, new, 1))
+        assert "must stay" in honest.read(source, exercise)
 
 
 @pytest.mark.core(every=3)

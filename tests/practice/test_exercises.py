@@ -240,8 +240,14 @@ def test_goals_name_counters_that_there_are(exercise):
 
     kinds = {"fma", "mma", "wmma", "wgmma", "barrier", "shuffle", "integer", "ldmatrix", "cp.async", "mbarrier"}
     kinds |= {"atomic", *(f"{what}.{where}" for what in ("load", "store") for where in ("shared", "global"))}
-    known = {*Counters().flat(), "shared_bytes", *(f"instructions.{kind}" for kind in kinds)}
-    assert {goal.counter for goal in (*exercise.goals, *exercise.keeps)} <= known
+    known = {
+        *Counters().flat(),
+        "shared_bytes",
+        "sectors_read",
+        "sectors_written",
+        *(f"instructions.{kind}" for kind in kinds),
+    }
+    assert {goal.counter for goal in (*exercise.goals, *exercise.keeps, *exercise.needs)} <= known
 
 
 # ---- names and patches -----------------------------------------------------------------------------------------------

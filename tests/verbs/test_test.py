@@ -303,6 +303,20 @@ def test_a_result_that_is_no_number_is_infinitely_wrong(command, edited):
     assert status == 1 and row[3] == "nan" and row[-3:] == ["wrong", "in", "1"]
 
 
+def test_what_was_checked_before_a_compile_failed_is_told(command, monkeypatch):
+    done, check = [], accuracy.check
+
+    def once(kernel, *rest, **options):
+        if done:
+            raise UserError("mine.cu(3): error: nonsense")
+        done.append(kernel)
+        return check(kernel, *rest, **options)
+
+    monkeypatch.setattr(accuracy, "check", once)
+    status, out, err = command(NAIVE.package, *TEST, "--sizes", "33", "40", "--variant", "COALESCED=1")
+    assert status == 2 and "error: nonsense" in err and " ok" in out
+
+
 def test_a_refused_launch_that_nobody_looked_at_is_told(command, edited):
     source = edited(NAIVE, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, 2048, 0, stream>>>"),
                     ("return cudaGetLastError();", "return cudaSuccess;"))  # fmt: skip

@@ -182,6 +182,39 @@ def test_a_new_file_that_would_be_found_first_is_noticed(where, cache_folder, fi
     assert compiler.builds == 1 + noticed
 
 
+def test_a_file_that_a_source_asks_for_is_noticed(cache_folder, files):
+    files[0].write_text('#if __has_include("tuning.h") || __has_include( <own/more.h> )\n')
+    compiler, beside = Compiler(*files), files[0].parent
+    for number, name in enumerate(("other.h", "tuning.h", "own/more.h")):
+        compiler.product()
+        assert compiler.builds == 1 + max(0, number - 1)
+        (beside / name).parent.mkdir(exist_ok=True)
+        (beside / name).write_text("new")
+    compiler.product()
+    assert compiler.builds == 3
+
+
+def test_a_library_that_would_be_taken_is_noticed(cache_folder, files, tmp_path):
+    """libx.so in place of libx.a."""
+    compiler = Compiler(*files)
+    for builds in (1, 2):
+        cache.get("thing", ["key"], compiler, [tmp_path / "lib"], ["libx.so"])
+        assert compiler.builds == builds
+        (tmp_path / "lib" / "libx.so").write_text("new")
+
+
+def test_a_folder_of_headers_that_is_a_link_and_leads_elsewhere(cache_folder, files, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "two" / "x.h").write_text("found first now")
+    compiler, link = Compiler(*files), tmp_path / "link"
+    for builds, name in enumerate(("one", "two"), 1):
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / name)
+        compiler.product(link, tmp_path / "lib")
+        assert compiler.builds == builds
+
+
 def test_what_is_saved_while_it_is_compiled_is_compiled_again(cache_folder, files):
     compiler = Compiler(*files)
 
@@ -379,6 +412,22 @@ def test_what_does_not_compile_is_not_compiled_again(cache_folder, never_linked,
     monkeypatch.setattr(toolchain, "run", lambda *_, **__: pytest.fail("a tool ran"))
     with pytest.raises(UserError, match="nothing"):
         compile_host(path)
+
+
+@pytest.mark.parametrize("wrong", ["main.cu", "part.cpp", "part.cu"])
+def test_a_corrected_error_of_several_files_is_not_reported_again(wrong, cache_folder, never_linked, tmp_path):
+    """nvcc writes no list of the headers of a file that its preprocessor refuses: nothing else says that it changed."""
+    from cudaemu.build import compile_host
+
+    part = "part.cpp" if wrong == "main.cu" else wrong
+    for name in ("main.cu", part):
+        (tmp_path / name).write_text("int part();\n")
+    (tmp_path / wrong).write_text('#include "no_such_header.h"\n')
+    with pytest.raises(UserError, match="no_such_header"):
+        compile_host(tmp_path / "main.cu", others=[tmp_path / part])
+    (tmp_path / wrong).write_text("int f() { return nothing; }\n")
+    with pytest.raises(UserError, match="nothing"):
+        compile_host(tmp_path / "main.cu", others=[tmp_path / part])
 
 
 @pytest.mark.parametrize("case", ["a file", "below a file", "cannot be written", "no home"])

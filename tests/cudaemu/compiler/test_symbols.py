@@ -19,6 +19,7 @@ from cudaemu.compiler.symbols import demangle, qualified, readable, short
         ("_ZN3gpu5tilesI6__halfE4loadEPKS1_", "load"),  # of a class template
         ("_ZZ6kernelPfE4tile", "tile"),  # a static variable of a kernel
         ("_ZZ6kernelILi8EEvPfE4tile", "tile"),
+        ("_ZZZ4mainENKUliE_clEiE4tile", "tile"),  # of a lambda
         ("_ZZ6kernelPfE4tile_$_1", "element 1 of tile"),  # all that is left of it
         ("_ZZ6kernelPfE4tile_$_1_$_0", "element 0 of element 1 of tile"),
         ("_ZN3gpu5stateE", "state"),

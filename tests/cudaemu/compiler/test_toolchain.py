@@ -287,14 +287,37 @@ def test_a_failure_is_the_inputs_if_the_tool_names_a_place(said, status, on_inpu
 
 def test_folders_are_found_among_flags_and_in_the_environment(bare, tmp_path):
     """A header that appears in one of them may be found in place of one that was read."""
-    folders = [tmp_path / name for name in ("a", "b b", "c", "d", "e", "f", "g")]
+    folders = [tmp_path / name for name in ("a", "b b", "c", "d", "e", "f", "g", "h")]
     for folder in folders:
         folder.mkdir()
-    a, b, c, d, e, f, g = map(str, folders)
+    a, b, c, d, e, f, g, h = map(str, folders)
     bare.setenv("CPATH", f"/nowhere:{f}")
     bare.setenv("NVCC_APPEND_FLAGS", f"-O2 -I{g}")
     flags = [f"-I{a}", "-I", b, "-isystem", c, f"--include-path={d}", f"-Xcompiler=-iquote,{e}", "-I", "relative"]
+    flags.append(f"-L{h}")
     assert toolchain.search_folders(flags) == folders
+
+
+def test_files_of_options_count_by_what_they_hold(monkeypatch, tmp_path):
+    """Those among the flags, those in the environment, and those that such a file names."""
+    inner, outer, cxx = tmp_path / "inner", tmp_path / "outer", toolchain.find_cxx()
+    outer.write_text(f"-optf={inner}")
+    monkeypatch.setenv("CPATH", f"/nowhere:{outer}")
+    seen = []
+    for flags in ("-DA", "-DB"):
+        inner.write_text(flags)
+        seen += [str(toolchain.identity(cxx)), str(toolchain.option_files([f"--options-file={outer}"]))]
+    assert len(set(seen)) == 4
+
+
+def test_a_compiler_that_is_a_script_counts_by_what_it_holds(tmp_path):
+    """Its version is that of the compiler that it calls."""
+    seen, path = [], tmp_path / "g++"
+    for flags in ("-DA", "-DB"):
+        path.write_text(f'#!/bin/sh\nexec g++ {flags} "$@"\n')
+        path.chmod(0o755)
+        seen.append(toolchain.identity(str(path)))
+    assert seen[0] != seen[1]
 
 
 # ---- tools in bounds -------------------------------------------------------------------------------------------------
