@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import linecache
+import os
+import runpy
 import shlex
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,7 +23,7 @@ from cudaemu import calls, engine, hardware
 from cudaemu.build import COMPILED, LINKED
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import apart
-from cudaemu.errors import UserError
+from cudaemu.errors import CheckFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.options import Options
 from cudaemu.report import Counters, Report, Trace
@@ -51,6 +54,7 @@ examples:
   cudaemu --flags="-std=c++20 --extended-lambda" saxpy.cu
   cudaemu --counters --lines saxpy.cu  all counters; the main ones by source line
   cudaemu -q --json out.json saxpy.cu  findings only; a report for other programs
+  cudaemu triton script.py             a Python script with Triton's kernels: cudaemu triton --help
   cudaemu main.cu kernels.cu io.cpp -I include -- 1024
                                        a program of several files, with arguments;
                                        --flags=-rdc=true as with nvcc
@@ -60,7 +64,10 @@ From Python: import cudaemu; help(cudaemu)"""
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit."""
-    leave(lambda: _run(_parse(sys.argv[1:] if argv is None else argv)), NOT_RUN_STATUS)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["triton"]:
+        leave(lambda: _run_triton(_triton_parser().parse_args(words[1:])), NOT_RUN_STATUS)
+    leave(lambda: _run(_parse(words)), NOT_RUN_STATUS)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -155,17 +162,20 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
 
     checking = parser.add_argument_group("checking")
     add = checking.add_argument
-    add("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
-    add("--strict", action="store_true", help="count notes as findings, and check disputed rules, too")
     add("--leaks", action="store_true", help="report memory that is not freed at the end, too")
 
     running = parser.add_argument_group("running")
     add = running.add_argument
-    add("--threads", type=int, metavar="N", help="cores to use (default: all)")
     add("--timeout", type=float, metavar="S", help="end host code that runs for S seconds without calling CUDA")
+    _add_common(checking.add_argument, running.add_argument, parser.add_argument_group("reporting").add_argument)
+    return parser
 
-    reporting = parser.add_argument_group("reporting")
-    add = reporting.add_argument
+
+def _add_common(check: Any, run: Any, add: Any) -> None:
+    """Options of programs and of Triton's scripts."""
+    check("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
+    check("--strict", action="store_true", help="count notes as findings, and check disputed rules, too")
+    run("--threads", type=int, metavar="N", help="cores to use (default: all)")
     add("-q", "--quiet", action="store_true", help="print findings only, no summary")
     add("--counters", action="store_true", help="print all counters of each kernel, not only the main ones")
     add("--lines", action="store_true", help="print the main counters of each source line")
@@ -176,6 +186,32 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     events = "write who waited for whom, copies and products to FILE, for ui.perfetto.dev or chrome://tracing"
     add("--trace-events", metavar="FILE", help=events)
     add("--trace-blocks", type=int, default=4, metavar="N", help="... for the first N blocks of a launch (default: 4)")
+
+
+TRITON = """Run a Python script with Triton's kernels without a GPU: Triton compiles them,
+the emulator runs them on the CPU, with the hardware's counters and a sanitizer.
+To the script, torch's device "cuda" is there, and its tensors are on the CPU.
+
+Findings are printed after the launch that made them, a summary of all kernels
+at the end, both on standard error. The script's own output is left alone."""
+
+
+def _triton_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="cudaemu triton",
+        usage="%(prog)s [OPTIONS] SCRIPT.py [ARGS...]   or   %(prog)s [OPTIONS] -m MODULE [ARGS...]",
+        description=TRITON,
+        epilog=EXAMPLES.partition("examples:")[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-m", dest="module", action="store_true", help="SCRIPT.py is the name of a module: pytest, say")
+    add("--arch", default="9.0", metavar="X.Y", help="compute capability of the GPU (default: 9.0)")
+    add("--tune", choices=("first", "all"), default="first", help="configurations of autotuned kernels to run")
+    _add_common(add, add, parser.add_argument_group("reporting").add_argument)
+    add("file", metavar="SCRIPT.py", help="the script")
+    add("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments")
     return parser
 
 
@@ -190,16 +226,22 @@ def _options(args: argparse.Namespace) -> Options:
         flags=flags,
         include=args.include,
         sources=args.sources,
-        counters=not args.no_counters,
-        sanitize=not args.no_sanitize,
-        strict=args.strict,
         leaks=args.leaks,
-        trace=Trace(max_rows=args.trace_rows) if args.trace else None,
-        events=Events(range(args.trace_blocks)) if args.trace_events else None,
-        threads=args.threads,
         timeout=args.timeout,
-        on_finding=_tell,
+        **_common(args),
     )
+
+
+def _common(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "counters": not args.no_counters,
+        "sanitize": not args.no_sanitize,
+        "strict": args.strict,
+        "trace": Trace(max_rows=args.trace_rows) if args.trace else None,
+        "events": Events(range(args.trace_blocks)) if args.trace_events else None,
+        "threads": args.threads,
+        "on_finding": _tell,
+    }
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -223,8 +265,51 @@ def _run(args: argparse.Namespace) -> int:
         if sessions and sessions[0].launches and not args.quiet:  # the launches so far
             _summary(args, sessions[0].report(0, ""), refusals.count)
         raise
+    _tell_all(args, report, refusals.count)
+    return FINDINGS_STATUS if report.findings else report.status
+
+
+def _run_triton(args: argparse.Namespace) -> int:
+    if not args.module and not Path(args.file).is_file():
+        raise UserError(f"cannot read {args.file}: there is no such file")
+    args.arch = Arch.of(args.arch)
+    engine.library()
+    try:
+        from cudaemu import triton
+    except ImportError as error:
+        raise UserError(f"Triton and torch must be installed (pip install triton torch): {error}") from error
+    bar, status = _Bar(), 0
+    triton.use(args.tune, arch=args.arch, progress=bar, **_common(args))
+    sys.argv = [args.file, *args.args]
+    try:
+        if args.module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(args.file, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(args.file).resolve().parent))
+            runpy.run_path(args.file, run_name="__main__")
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            say(ended.code)
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except CheckFailed:
+        status = 1  # it has been told
+    except UserError:
+        raise
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    bar.clear()
+    report = triton.report()
+    report.status = status
+    _tell_all(args, report)
+    return FINDINGS_STATUS if report.findings else status
+
+
+def _tell_all(args: argparse.Namespace, report: Report, refused: int = 0) -> None:
+    """The summary, and the files that were asked for."""
     if not args.quiet:
-        _summary(args, report, refusals.count)
+        _summary(args, report, refused)
     if args.json:
         _write_json(args, report)
     if args.trace:
@@ -233,7 +318,6 @@ def _run(args: argparse.Namespace) -> int:
         report.timeline.write(args.trace_events)
         for left_out in report.timeline.left_out:
             say(f"{args.trace_events} leaves out {left_out}")
-    return FINDINGS_STATUS if report.findings else report.status
 
 
 class _Bar:

@@ -363,16 +363,18 @@ class Module:
     """A PTX module, ready to run. Raises PtxError (a UserError) for text that cannot be read.
 
     `place(name, size, align)` gives the addresses of its variables, and `zero(address, size)` fills one with zeros;
-    without it, they are in the module's own memory."""
+    without it, they are in the module's own memory. `tiles`: a compiler of tiles made it, such as Triton: several
+    threads may hold the same element."""
 
     def __init__(
         self,
         text: str,
         place: Callable[[str, int, int], int] | None = None,
         zero: Callable[[int, int], None] = lambda address, size: None,
+        tiles: bool = False,
     ):
         self._ptx = ptx.parse(text, lazily=True)
-        self._place, self._zero = place, zero
+        self._place, self._zero, self._tiles = place, zero, tiles
         self.target = self._ptx.target
         first = re.search(r"(?:sm|compute)_(\d+)", self.target)
         self.ptx_version = int(first[1]) if first else 0  # 80: for compute capability 8.0
@@ -480,7 +482,9 @@ class Module:
         return self._ptx.functions[name].max_threads
 
     def _build(self, function: ptx.Function, wary: bool = False) -> KernelInfo:
-        program, params, param_bytes = lower.lower(self._ptx, function, self._addresses, instructions(), wary)
+        program, params, param_bytes = lower.lower(
+            self._ptx, function, self._addresses, instructions(), wary, self._tiles
+        )
         names = "".join(name + "\n" for name in program.names).encode()
         header = array("I", program.header)
         parts = (program.words, header, program.functions, program.constants, program.tables, program.flows)

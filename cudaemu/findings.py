@@ -12,7 +12,7 @@ from cudaemu.kernel import KernelInfo, Place, Region
 NOBODY = 0xFFFFFFFF  # no other thread, or several; no other place
 SAME_BLOCK = (1 << 64) - 1
 # The kinds of those that are no findings.
-NOTES = ("same value written", "mbarrier without a fence", "tile within a pattern")
+NOTES = ("same value written", "mbarrier without a fence", "tile within a pattern", "replicas differ")
 PASSED_ON = "UNDEFINED_STORE"  # the problem that is a finding only if the host reads what was written
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 2 << 56  # vm.h: generic addresses of these memories have this bit
 WINDOW_MASK = 0xFF << 56
@@ -251,7 +251,7 @@ def _outside_shared(f: Violation, at: Memory) -> str:
 
 
 NO_MAP = (  # why a copy has no tensor map: NoMap of bulk.cpp
-    "no tensor map is there: it must be made by cuTensorMapEncodeTiled",
+    "no tensor map is there: it must be made by cuTensorMapEncodeTiled, or of zeros by tensormap.replace",
     "the tensor map must be in the kernel's parameters (const __grid_constant__ CUtensorMap), in constant or in global "
     "memory; here it is in the thread's local memory, or in shared memory",
     "the tensor map must have as many dimensions as the copy has coordinates",
@@ -322,6 +322,10 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
     "SAME_VALUE": lambda f, at: (
         f"{at.globally(f.address, f.size)} are written here, and touched by {f.someone}{f.there}, {f.unordered}; but "
         "it writes the value that was there already, which does no harm"
+    ),
+    "REPLICAS_DIFFER": lambda f, at: (
+        f"{f.someone} and this one hold the same element of a tile, and store it to {at.shared(f.address)}, with "
+        "different values: in a sum of products the last bits may depend on the thread; which one stays is not defined"
     ),
     "UNDEFINED_PRODUCT": lambda f, at: _undefined_operand(f),
     "UNDEFINED_ADDRESS": lambda f, at: _undefined(f, "the address"),

@@ -244,7 +244,7 @@ class Arena(AddressMap):
         if not address:
             raise UserError(f"{name} must fit into the emulator's memory, got {size:,} bytes")
         data, marks = self._views(address, size, True)
-        self._enter(Allocation(name, address, size, variable=True, data=data, marks=marks))
+        self.enter(Allocation(name, address, size, variable=True, data=data, marks=marks))
         return address
 
     def zero(self, address: int, size: int) -> None:
@@ -270,7 +270,7 @@ class Arena(AddressMap):
         elif not initialised:
             self._states(address, size)[:] = NEW
         allocation = Allocation(name, address, size, data=data, marks=marks)
-        self._enter(allocation)
+        self.enter(allocation)
         return allocation
 
     def available(self) -> int:
@@ -306,7 +306,8 @@ class Arena(AddressMap):
         self._forget(first, bytes_)
         self._recycled.append((first, bytes_))
 
-    def _enter(self, allocation: Allocation) -> None:
+    def enter(self, allocation: Allocation) -> None:
+        """Add an allocation, wherever it lies."""
         self.allocations.append(allocation)
         self.version += 1
 
@@ -363,7 +364,7 @@ class Arena(AddressMap):
             data = raw_bytes(memory)
             allocation = Allocation(name, _address(memory), data.size, memory, data=data)
         allocation.mapped = True
-        self._enter(allocation)
+        self.enter(allocation)
         return allocation
 
     def download(self) -> None:

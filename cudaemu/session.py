@@ -34,9 +34,13 @@ MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65
 class _Loaded:
     """A module with its variables in device memory. One run at a time has it."""
 
-    def __init__(self, ptx: str):
+    def __init__(self, ptx: str, tiles: bool = False):
         self.arena = Arena()
-        self.module = engine.Module(ptx, lambda name, *size: self.arena.place(readable(name), *size), self.arena.zero)
+
+        def place(name: str, *size: int) -> int:
+            return self.arena.place(readable(name), *size)
+
+        self.module = engine.Module(ptx, place, self.arena.zero, tiles)
         if heap := self.module.heap:  # of the machine's own, for malloc in kernels
             self.arena.allocations.append(Allocation(heap.name, heap.base, heap.size, variable=True))
 
@@ -45,19 +49,19 @@ class _Loaded:
         self.arena.close()
 
 
-_idle: OrderedDict[str, list[_Loaded]] = OrderedDict()  # ready to be used again, by their PTX
+_idle: OrderedDict[tuple[str, bool], list[_Loaded]] = OrderedDict()  # ready to be used again, by PTX and `tiles`
 _lock = threading.Lock()
 _MOST_IDLE = 64
 
 
 @contextmanager
-def loaded(ptx: str) -> Iterator[_Loaded]:
+def loaded(ptx: str, tiles: bool = False) -> Iterator[_Loaded]:
     """A module of that PTX for this run alone, its variables initialised: a free one that was used before, if there is
-    one."""
+    one. `tiles`: see engine.Module."""
     with _lock:
-        ready = _idle.get(ptx)
+        ready = _idle.get((ptx, tiles))
         mine = ready.pop() if ready else None
-    mine = mine or _Loaded(ptx)
+    mine = mine or _Loaded(ptx, tiles)
     try:
         mine.module.reset()
         yield mine
@@ -65,8 +69,8 @@ def loaded(ptx: str) -> Iterator[_Loaded]:
         mine.arena.clear()
         discarded = []
         with _lock:
-            _idle.setdefault(ptx, []).append(mine)
-            _idle.move_to_end(ptx)
+            _idle.setdefault((ptx, tiles), []).append(mine)
+            _idle.move_to_end((ptx, tiles))
             while sum(map(len, _idle.values())) > _MOST_IDLE:
                 oldest = next(key for key, free in _idle.items() if free)
                 discarded.append(_idle[oldest].pop())

@@ -31,12 +31,13 @@ def lower(
     addresses: Mapping[str, int],
     machine: Mapping[str, Description],
     wary: bool = False,
+    tiles: bool = False,
 ) -> tuple[Program, list[tuple[str, int, int, int]], int]:
     """The program of one kernel, its parameters (name, size, alignment, offset) and their bytes together.
 
     `addresses`: where the module's .global and .const variables are, and what points to its functions. `machine`:
-    its instructions. `wary`: global memory may hold undefined values. Raises
-    `PtxError` for a module that contradicts itself."""
+    its instructions. `wary`: global memory may hold undefined values. `tiles`: several threads may
+    hold the same element of a tile (encode.py). Raises `PtxError` for a module that contradicts itself."""
     lowering = Lowering(module, function, addresses, machine)
     lowering.lower()
-    return encode(lowering, wary), lowering.params, lowering.param_bytes
+    return encode(lowering, wary, tiles), lowering.params, lowering.param_bytes

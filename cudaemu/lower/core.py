@@ -60,6 +60,7 @@ class Flag(IntEnum):
     DEPENDENT = 262144
     SPECULATED = 524288
     MAY_PAD = 1048576
+    OF_TILE = 4194304
 
 
 class Kind(IntEnum):

@@ -355,6 +355,97 @@ def _mark_speculated_loads(code: list[Lowered], liveness: _Liveness, machine: Ma
                 break
 
 
+def _mark_unused_loads(code: list[Lowered], liveness: _Liveness, machine: Mapping[str, Description]) -> None:
+    """A small tile's elements are held by several threads each: all of them load, one of them stores. And a tile is
+    loaded whole where `tl.where` takes a part. Where a load's value comes, within a basic block with nothing that
+    orders threads, to nothing but values of stores with guards and selections, nothing depends on it in a lane that no
+    guard lets store and that selects the other value: the sanitizer's note of it waits for these, which become
+    SETTLING ones (memory.cpp)."""
+    for block, (begin, end) in enumerate(zip(liveness.bounds, liveness.bounds[1:], strict=False)):
+        loads = [pc for pc in range(begin, end) if _is_plain_load(code[pc]) and "global" in code[pc].about.reads]
+        if not loads:
+            continue
+        uses = _Uses(code, begin, end, set(liveness.registers(liveness.live_out[block])))
+        for pc in loads:
+            load = code[pc]
+            if load.flags & Flag.SPECULATED or not (found := uses.settling(pc)):
+                continue
+            load.flags |= Flag.SPECULATED | Flag.OF_TILE
+            its_pc = Raw(pc)
+            for at, numbers in found:
+                use, more = code[at], [its_pc, *map(Raw, numbers)]
+                if use.name in SELECTIONS:
+                    use.name += ".settling"
+                    use.about = machine[use.name]
+                use.operands = [*use.operands, *more]
+                use.others = [*use.others, *more]
+
+
+SELECTIONS = ("selp.b16", "selp.b32", "selp.b64")
+UNORDERED = PURE | {Effect.LOADS, Effect.STORES, Effect.NOTHING, Effect.EXCHANGES, Effect.OBSERVES, Effect.MULTIPLIES}
+Settling = list[tuple[int, tuple[int, ...]]]
+
+
+class _Uses:
+    """Who uses what, in a basic block."""
+
+    def __init__(self, code: list[Lowered], begin: int, end: int, alive: set[Register]):
+        self.code, self.alive = code, alive
+        self.readers: dict[Register, list[int]] = {}
+        self.orders: list[int] = []
+        for pc in range(begin, end):
+            for register in dict.fromkeys(code[pc].reads):
+                self.readers.setdefault(register, []).append(pc)
+            if code[pc].about.effect not in UNORDERED:
+                self.orders.append(pc)
+
+    def settling(self, pc: int) -> Settling | None:
+        """The stores and selections to which the value of a load comes, each with the elements that do (bits), and of a
+        selection, which source it is and whether it is the last one on the way. None if the value comes to anything
+        else, or past something that orders threads."""
+        load = self.code[pc]
+        found: Settling = []
+        for number, register in enumerate(load.operands[3:]):
+            if isinstance(register, Register):
+                uses = self.of(register, 1 << number, pc, load, True)
+                if uses is None:
+                    return None
+                found += uses
+        past = next((at for at in self.orders if at > pc), len(self.code))
+        return None if any(at > past for at, _ in found) else found
+
+    def of(self, register: Register, element: int, pc: int, load: Lowered, alone: bool) -> Settling | None:
+        """Those of a register that has a value since `pc`; None if it is used for anything else, or not at all.
+        `alone`: so far nothing else has used the value."""
+        if register in self.alive:
+            return None
+        found: Settling = []
+        readers = [at for at in self.readers.get(register, ()) if at > pc]
+        alone = alone and len(readers) == 1
+        for at in readers:
+            use = self.code[at]
+            if register in (use.guard, use.target):
+                return None
+            sources = [place for place, each in enumerate(use.operands) if each == register]
+            if use.name.removesuffix(".settling") in SELECTIONS and sources in ([1], [2]):
+                further = self.of(use.writes[0], element, at, load, True) if alone else None
+                found += [(at, (element, int(sources == [2]), int(not further))), *(further or ())]
+            elif use.about.effect in PURE:
+                for result in use.writes:
+                    further = self.of(result, element, at, load, alone)
+                    if further is None:
+                        return None
+                    found += further
+            elif use.about.effect is Effect.STORES and use.about.elements and min(sources) >= 3:
+                everywhere = use.guard is None or (use.guard == load.guard and use.negated == load.negated)
+                if everywhere or use.flags & Flag.STRONG:
+                    return None
+                found.append((at, (element,)))
+            else:
+                return None
+        return found or None
+
+
 def _behind(code: list[Lowered], begin: int, at: int, end: int, operand: int) -> dict[int, set[Register]]:
     """The loads between `begin` and `at` that come to that operand of it and to nothing else in the block, with all
     that comes of them."""
@@ -450,7 +541,7 @@ def _key(constant: Constant) -> tuple[int, int, str]:
     return constant.width, constant.value & (1 << 8 * max(constant.width, 1)) - 1, constant.special
 
 
-def encode(lowering: Lowering, wary: bool = False) -> Program:
+def encode(lowering: Lowering, wary: bool = False, tiles: bool = False) -> Program:
     code, machine = lowering.code, lowering.machine
     kinds = {name: machine[name] for name in {lowered.name for lowered in code}}
     effects = {about.effect for about in kinds.values()}
@@ -460,6 +551,8 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
     if not effects.isdisjoint(ATOMIC):
         _mark_tentative_loads(code)
     _mark_dependent_stores(code)
+    for lowered in code if tiles else ():
+        lowered.flags |= Flag.OF_TILE * (lowered.about.effect is Effect.STORES and "shared" in lowered.about.writes)
     if Effect.OVERWRITES in effects:
         _drop_unread_results(code)
     slots = _Slots()
@@ -471,6 +564,8 @@ def encode(lowering: Lowering, wary: bool = False) -> Program:
         _save_registers(lowering, unit, liveness)
         liveness.ranges.pop(lowering.stack, None)
         _mark_speculated_loads(code, liveness, machine)
+        if tiles:
+            _mark_unused_loads(code, liveness, machine)
         if Effect.MULTIPLIES_LATER in effects:  # in the background: no other register has the slot of one of these
             for register in _multiplied(code[unit.begin : unit.end]):
                 liveness.ranges[register] = [unit.begin, unit.end]

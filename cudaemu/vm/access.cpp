@@ -321,10 +321,15 @@ static void note_part(Warp &w, const Instr &i, u32 mask, const Access &a, u32 by
 static void note(Warp &w, const Instr &i, const Access &a) {
   if (a.noted == Noted::BY_CALLER) return;
   if (a.noted == Noted::IF_IT_MATTERS) {
-    Speculated later{i.pc, a.mask, {}};
-    for (int lane = 0; lane < LANES; ++lane)
-      later.address[lane] = a.address[lane] | (a.space == Space::SHARED ? SHARED_WINDOW : 0);
-    w.speculated.push_back(later);
+    for (Speculated &earlier : w.speculated)  // in a loop, before any store: its value does not matter any more
+      if (earlier.pc == i.pc) earlier.mask &= ~a.mask;
+    const u32 parts = i.flags & OF_TILE ? a.elements->count : 1;
+    for (u32 n = 0; n < parts; ++n) {
+      Speculated later{i.pc, a.mask, a.bytes / parts, parts == 1 ? ALL : 1u << n, {}};
+      for (int lane = 0; lane < LANES; ++lane)
+        later.address[lane] = (a.address[lane] + n * later.bytes) | (a.space == Space::SHARED ? SHARED_WINDOW : 0);
+      w.speculated.push_back(later);
+    }
     return;
   }
   if (!a.taken) return note_part(w, i, a.mask, a, a.bytes, a.p);

@@ -492,7 +492,8 @@ struct Issue {
     }
     memcpy(&c.map, from, sizeof c.map);
     const u64 shown = window ? 0 : address;
-    if (c.map.magic != TensorMap::MAGIC) return no_map(NOT_ENCODED, shown);
+    if (!c.map.made()) return no_map(NOT_ENCODED, shown);
+    c.map.magic = TensorMap::MAGIC;
     if (!c.map.possible()) return no_map(NO_SUCH_FIELD, shown);
     if (c.map.rank() != coordinates) return no_map(OTHER_RANK, shown);
     if (c.map.interleave) return no_map(INTERLEAVED, shown);

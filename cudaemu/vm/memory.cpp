@@ -203,33 +203,66 @@ static u32 element_of(const Instr &i) { return i.flags & MAY_PAD ? around(i) : S
 // A compiler may move a load above a short-circuit. In a lane where the other predicate decides, the value is not used:
 // there it does not count as read. o of the predicate: its result, two sources, which of them does not come of the
 // loads; pc of each load.
+// The load matters in these lanes: now it counts as read.
+static void settle(Warp &w, Speculated &s, u32 lanes) {
+  Block &b = *w.block;
+  const Instr &load = b.program.code[s.pc];
+  const u32 bytes = s.bytes;
+  for (u32 left = s.mask & lanes; left && !b.stopped;) {
+    u64 address[LANES];
+    std::copy(s.address, s.address + LANES, address);
+    Space space;
+    const u32 here = next_space(b, &left, address, &space);
+    if (space == Space::LOCAL) continue;
+    Access a(here, space, address, bytes, bytes, UNCOUNTED, UNTRACED, Noted::READ);
+    a.element = element_of(load);
+    access(w, load, a);
+  }
+}
+
+static void forget_settled(Warp &w) {
+  w.speculated.erase(std::remove_if(w.speculated.begin(), w.speculated.end(), [](auto &s) { return !s.mask; }),
+                     w.speculated.end());
+}
+
+// Of the load at that pc, those elements.
+static void settle(Warp &w, u32 pc, u32 elements, u32 lanes) {
+  for (Speculated &s : w.speculated)
+    if (s.pc == pc && s.element & elements) settle(w, s, lanes), s.mask &= ~lanes;
+}
+
+// What is not chosen does not matter. o: result, two sources, predicate; of each load that comes to a source: its pc, the
+// elements, which source, and whether what is chosen matters now (0: what comes after says so).
+template <class T>
+static void select_settling(Warp &w, const Instr &i, u32 m) {
+  const u32 p = w.pred(i.o[3]) ^ (i.flags & NOT_PRED ? ALL : 0);
+  lanes(m, w.reg<T>(i.o[0]), [](T chosen) { return chosen; }, w.reg<T>(i.o[2]));
+  lanes(m & p, w.reg<T>(i.o[0]), [](T chosen) { return chosen; }, w.reg<T>(i.o[1]));
+  if (w.mirrored || !w.block->launch.sanitize) return;
+  for (u32 n = 4; n < i.count; n += 4) {
+    const u32 chosen = i.o[n + 2] ? ~p : p;
+    if (i.o[n + 3])
+      settle(w, i.o[n], i.o[n + 1], m & chosen);
+    else
+      for (Speculated &s : w.speculated)
+        if (s.pc == i.o[n] && s.element & i.o[n + 1]) s.mask &= ~(m & ~chosen);
+  }
+  forget_settled(w);
+}
+
 template <bool AND>
 static void settle(Warp &w, const Instr &i, u32 m) {
   const u32 other = w.pred(i.o[1 + i.o[3]]), matters = m & (AND ? other : ~other);
   const u32 result = AND ? w.pred(i.o[1]) & w.pred(i.o[2]) : w.pred(i.o[1]) | w.pred(i.o[2]);
   w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (result & m);
   if (w.mirrored || !w.block->launch.sanitize) return;
-  Block &b = *w.block;
   for (u32 n = 4; n < i.count; ++n)
     for (Speculated &s : w.speculated) {
       if (s.pc != i.o[n] || !(s.mask & m)) continue;
-      const Instr &load = b.program.code[s.pc];
-      const Shape shape(load.o[2]);
-      const u32 bytes = shape.bytes * shape.count;
-      for (u32 left = s.mask & matters; left && !b.stopped;) {
-        u64 address[LANES];
-        std::copy(s.address, s.address + LANES, address);
-        Space space;
-        const u32 here = next_space(b, &left, address, &space);
-        if (space == Space::LOCAL) continue;
-        Access a(here, space, address, bytes, bytes, UNCOUNTED, UNTRACED, Noted::READ);
-        a.element = element_of(load);
-        access(w, load, a);
-      }
+      settle(w, s, matters);
       s.mask &= ~m;
     }
-  w.speculated.erase(std::remove_if(w.speculated.begin(), w.speculated.end(), [](auto &s) { return !s.mask; }),
-                     w.speculated.end());
+  forget_settled(w);
 }
 
 static void load(Warp &w, const Instr &i, u32 mask, Space space, const u64 *address) {
@@ -289,6 +322,11 @@ static void store(Warp &w, const Instr &i, u32 mask, Space space, const u64 *add
   const Shape s(i.o[2]);
   const u32 bytes = s.bytes * s.count;
   Block &b = *w.block;
+  if (i.count > 3 + s.count && b.launch.sanitize) {  // the loads that its values come of: pc, elements
+    for (u32 n = 3 + s.count; n < i.count; n += 2) settle(w, i.o[n], i.o[n + 1], mask);
+    forget_settled(w);
+    if (b.stopped) return;
+  }
   const Elements elements{s.bytes, s.reg, s.count, s.sign, i.o + 3};
   Access a(mask, space, address, bytes, bytes, IN_FULL, STORE, Noted::BY_CALLER);
   a.elements = &elements;
@@ -598,6 +636,9 @@ void register_memory(Registry &r) {
          {"st.generic", in_space<store, 3>, stores, store_of("store.generic", IN_ALL)},
          {"st.cluster", in_space<store, 4>, stores, store_of("store.cluster", IN_CLUSTER)},
          {"ld.param", load_param, loads, load_of("move", IN_PARAM)},
+         {"selp.b16.settling", select_settling<u16>, "d2 s2 s2 s0 n+", settles(Undefined::MOVED_BY_3)},
+         {"selp.b32.settling", select_settling<u32>, "d4 s4 s4 s0 n+", settles(Undefined::MOVED_BY_3)},
+         {"selp.b64.settling", select_settling<u64>, "d8 s8 s8 s0 n+", settles(Undefined::MOVED_BY_3)},
          {"or.pred.settling", settle<false>, "d0 s0 s0 n n+", settles(Undefined::OR)},
          {"and.pred.settling", settle<true>, "d0 s0 s0 n n+", settles(Undefined::AND)},
          {"fence.proxy.async",

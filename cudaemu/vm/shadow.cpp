@@ -191,8 +191,11 @@ void Block::write_granule(const Warp &w, const Instr &i, int lane, u32 at, u32 b
   if (where >= launch.shared_bytes) return;
   if (written.is(IN_FLIGHT))
     report(Problem::COPY_IN_FLIGHT, i.pc, who, where, bytes, written.other_than(NO_PC), written.pc());
-  else if (!same_value)
-    look_for_race(Problem::RACE_WRITE_AFTER_WRITE, w, i, 1u << lane, where, bytes, written, mine);
+  else if (!same_value) {
+    const bool replicas = i.flags & OF_TILE && !written.visited() && written.pc() == i.pc;
+    look_for_race(replicas ? Problem::REPLICAS_DIFFER : Problem::RACE_WRITE_AFTER_WRITE, w, i, 1u << lane, where, bytes,
+                  written, mine);
+  }
   // ldmatrix lets no lane go on before all have executed it.
   const bool together = read && !read.visited() && !read.is(BY_MANY_WARPS) && read.warp() == w.index &&
                         program.code[read.pc()].kind == Kind::TOGETHER;

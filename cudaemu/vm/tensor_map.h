@@ -23,6 +23,9 @@ struct TensorMap {
 
   uint32_t rank() const { return last + 1u; }
   uint32_t item() const { return TENSOR_MAP_BYTES[type]; }
+  // Has somebody made it? Either the driver, or tensormap.replace, which sets every field of 128 zero bytes: there is no
+  // box without an element.
+  bool made() const { return magic == MAGIC || (!magic && box[0]); }
   // Are all fields what they may be? cuTensorMapEncodeTiled sees to it, tensormap.replace does not.
   bool possible() const {
     bool fine = last < MOST_DIMENSIONS && type < TENSOR_MAP_TYPES && swizzle < 4 && base % 16 == 0;

@@ -53,9 +53,11 @@ constexpr u64 WINDOW_MASK = ~0ull << 56;
   X(OF_BLOCK, 32768)   /* an atomic for the threads of one block */ \
   X(TENTATIVE, 131072) /* a plain load, before an atomic of the same thread on the same place */ \
   X(DEPENDENT, 262144) /* a SIGNAL whose value comes of loads */ \
-  X(SPECULATED, 524288) /* a load whose value matters only if a SETTLING predicate says so */ \
+  X(SPECULATED, 524288) /* a load whose value matters only if something SETTLING says so */ \
   X(MAY_PAD, 1048576)  /* a load or a store of a part of a structure, perhaps a gap that nobody writes */ \
   X(READ_ONLY, 2097152) /* a load of memory that no thread may write during the launch */ \
+  X(OF_TILE, 4194304)  /* of a tile, of which several threads may hold the same element: a store to shared memory, or \
+                          a SPECULATED load, of which each element matters by itself */ \
   X(TRACKED, 65536)    /* it touches registers that may be undefined: undefined.cpp */
 // clang-format on
 enum Flag : u32 {
@@ -197,7 +199,8 @@ struct Instr {
   X(UNDEFINED_STORE, "undefined value", 0)                     \
   X(SWIZZLE_UNCLEAR, "tile within a pattern", 0)               \
   X(MBARRIER_NOT_FENCED, "mbarrier without a fence", 0)        \
-  X(SAME_VALUE, "same value written", 0)
+  X(SAME_VALUE, "same value written", 0)                       \
+  X(REPLICAS_DIFFER, "replicas differ", 0)
 enum class Problem : u32 {
 #define X(name, kind, code) name,
   PROBLEMS(X)
@@ -386,9 +389,9 @@ struct Copy {
   u64 source[LANES];
 };
 
-// A load whose sanitizing waits for the predicate that says whether its value matters.
+// A load, or an element of one, whose sanitizing waits for what says whether its value matters.
 struct Speculated {
-  u32 pc, mask;
+  u32 pc, mask, bytes, element;  // element: a bit for each of the load's
   u64 address[LANES];
 };
 

@@ -1,0 +1,204 @@
+"""Triton's kernels on the emulator: `import cudaemu.triton`, and the CPU is the GPU.
+
+From then on Triton compiles for the emulated GPU, and `kernel[grid](...)` runs on CPU tensors, with counters and the
+sanitizer. A device "cuda" is the CPU (torch_cuda.py). `reports` has a `Report` for each launch, `report()` one of all
+of them. `use(arch="8.0")` chooses another GPU, `use(sanitize=False)` other options, and `stop()` gives Triton and torch
+back what they had.
+
+The command `cudaemu triton script.py` runs a script that knows nothing of this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.testing
+from triton._C.libtriton import nvidia
+from triton.backends import backends
+from triton.runtime.autotuner import Autotuner, Config
+from triton.runtime.driver import driver as triton_driver
+from triton.runtime.jit import JITFunction
+
+from cudaemu.errors import UserError
+from cudaemu.memory import AddressMap
+from cudaemu.options import COMPILING, Options
+from cudaemu.process import HostFinding
+from cudaemu.report import Counters, Finding, Report
+from cudaemu.terminal import say
+from cudaemu.timeline import Timeline
+from cudaemu.torch_cuda import Cuda
+from cudaemu.triton.driver import Backend, Device, Driver
+
+__all__ = ["report", "reports", "stop", "use"]
+
+DEFAULTS = Options(arch="9.0")
+SETTLED = tuple(name for name in COMPILING if name != "arch")  # options that Triton's kernels do not have
+
+reports: list[Report] = []  # of each launch, in order
+_active: list[_Activation] = []
+
+
+class _Activation:
+    """What was put into Triton's place, and what has to be put back."""
+
+    def __init__(self, options: Options, tune: str) -> None:
+        self.device = Device(options, Cuda(options.gpu), reports)
+        self.tune = tune
+        self.before: list[tuple[Any, str, Any]] = []
+
+    def start(self) -> None:
+        self.device.cuda.start()
+        self.nvidia = backends["nvidia"]
+        backends["nvidia"] = type(self.nvidia)(Backend, Driver)
+        self.driver = triton_driver._active
+        triton_driver.set_active(Driver(self.device))
+        self._put(Autotuner, "prune_configs", self._chooser(Autotuner.prune_configs))
+        self._put(triton.testing, "do_bench", _once)
+        self._put(triton.testing, "do_bench_cudagraph", _once)
+        self._put(triton.testing.Mark, "run", _no_benchmark)
+        self._put(nvidia.cublas, "CublasLt", _Blas)
+        _forget_kernels()
+
+    def stop(self) -> None:
+        _forget_kernels()  # the driver unloads them
+        for owner, name, value in reversed(self.before):
+            setattr(owner, name, value)
+        triton_driver._active = self.driver
+        backends["nvidia"] = self.nvidia
+        self.device.cuda.stop()
+
+    def _put(self, owner: Any, name: str, value: Any) -> None:
+        self.before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def _chooser(self, before: Any) -> Any:
+        """Autotuning: of the configurations, the first one that compiles and fits the GPU."""
+
+        def prune(tuner: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
+            configs = list(before(tuner, kwargs))
+            if len(configs) < 2 or self.tune == "all":
+                return configs
+            for number, config in enumerate(configs, 1):
+                if self._fits(tuner, config, kwargs):
+                    which = f"configuration {number} of {len(configs)}, the first that fits"
+                    say(f"cudaemu: {tuner.base_fn.__name__} is not tuned here, but run in {which}: {config}")
+                    return [config]
+            return configs
+
+        return prune
+
+    def _fits(self, tuner: Autotuner, config: Config, kwargs: dict[str, Any]) -> bool:
+        from triton.compiler.errors import CompileTimeAssertionFailure
+        from triton.runtime.errors import OutOfResources
+
+        named = {**kwargs, **config.all_kwargs()}
+        if config.pre_hook is not None:
+            config.pre_hook({**tuner.nargs, **named})
+        self.device.dry = True
+        try:
+            tuner.fn.run(*tuner.nargs.values(), **named)
+        except (OutOfResources, CompileTimeAssertionFailure):
+            return False
+        finally:
+            self.device.dry = False
+        return True
+
+
+class _Blas:
+    """Triton's own door to cuBLAS, which its tutorials compare with."""
+
+    def __init__(self, _workspace: Any) -> None: ...
+
+    def matmul(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        """c = a @ b.T"""
+        c.copy_(a.float() @ b.float().T)
+
+
+def _forget_kernels() -> None:
+    """Kernels that were compiled for another device, or would be launched on one."""
+    from triton.runtime.jit import _triton_jit_function_registry
+
+    for function in list(_triton_jit_function_registry.values()):
+        if isinstance(function, JITFunction):
+            function.device_caches.clear()
+
+
+def _once(fn: Any, *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:
+    """do_bench: run it once. There are no times here."""
+    fn()
+    return [np.nan] * len(quantiles) if quantiles is not None else [np.nan] if return_mode == "all" else np.nan
+
+
+def _no_benchmark(mark: Any, *_: Any, **__: Any) -> None:
+    """Mark.run of triton.testing.perf_report."""
+    say(f"cudaemu: the benchmark {mark.fn.__name__} is left out: the emulator has no times")
+
+
+def use(tune: str = "first", **options: Any) -> None:
+    """Make the emulator Triton's device, or change how it runs kernels.
+
+    `arch`: the compute capability (default: "9.0", an H100 with all that is its own). The other options are those of
+    `cudaemu.Options` that concern a run: `sanitize`, `counters`, `threads`, `multiprocessors`, `on_finding`, ...
+    `tune`: "first": a kernel with `triton.autotune` is run in the first of its configurations that compiles and fits;
+    "all": in each of them, and then once more in the first. UserError for an option that is none or that concerns
+    compiling."""
+    for name in SETTLED:
+        if name in options:
+            raise UserError(f"{name} is an option for CUDA sources, and Triton compiles kernels by itself")
+    if tune not in ("first", "all"):
+        raise UserError(f"tune must be 'first' or 'all', got {tune!r}")
+    made = _Activation(DEFAULTS.replace(**options), tune)
+    stop()
+    _active.append(made)
+    made.start()
+
+
+def stop() -> None:
+    """Give Triton and torch back what they had before."""
+    while _active:
+        _active.pop().stop()
+
+
+def report() -> Report:
+    """One report of all launches so far."""
+    return joined(reports)
+
+
+def joined(parts: list[Report]) -> Report:
+    """One report of several: launches in order, findings merged by their place, counters added."""
+    total, lines = Counters(), dict[tuple[str, int], Counters]()
+    findings: dict[tuple[object, ...], Finding | HostFinding] = {}
+    notes: dict[tuple[object, ...], Finding | HostFinding] = {}
+    line = Timeline()
+    for part in parts:
+        total += part.counters
+        for where, counters in part.lines.items():
+            lines.setdefault(where, Counters()).__iadd__(counters)
+        for found, merged in ((part.findings, findings), (part.notes, notes)):
+            for each in found:
+                earlier = merged.get(each.where)
+                merged[each.where] = each if earlier is None else earlier.more(each.count)
+        line.spans += part.timeline.spans
+        line.left_out += part.timeline.left_out
+    last = parts[-1] if parts else None
+    return Report(
+        status=last.status if last else 0,
+        error=last.error if last else "",
+        launches=[launch for part in parts for launch in part.launches],
+        counters=total,
+        lines=lines,
+        findings=list(findings.values()),
+        trace=np.concatenate([part.trace for part in parts]) if parts else np.empty(0),
+        seconds=sum(part.seconds for part in parts),
+        tensors={},
+        arena=last.arena if last else AddressMap(),
+        notes=list(notes.values()),
+        timeline=line,
+        outcome=last.outcome if last else "",
+    )
+
+
+use()

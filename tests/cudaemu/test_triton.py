@@ -1,0 +1,97 @@
+"""Triton's kernels in the emulator: values, reports, faults at the Python line, and no findings where there is no
+fault."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install triton (a gigabyte)")
+
+from cudaemu import CheckFailed, UserError  # noqa: E402
+from cudaemu import triton as device  # noqa: E402
+from tests.cudaemu import triton_faults as faults  # noqa: E402
+
+NAMES = [kernel.__name__ for kernel in faults.KERNELS]
+
+
+@pytest.fixture(autouse=True)
+def emulator():
+    device.use()
+    device.reports.clear()
+    yield
+    device.use()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("arch", ["8.0", "9.0"])
+@pytest.mark.parametrize("name", NAMES)
+def test_right_kernels_have_no_findings(name, arch):
+    device.use(arch=arch)
+    got, expected = faults.run(name)
+    assert torch.allclose(got, expected, atol=2e-2, rtol=2e-2)
+    assert not device.report().findings, device.report()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_a_race_is_found_at_its_line(name):
+    faults.run(name, faults.RACE)
+    found = device.report().findings
+    assert found and {each.kind for each in found} == {"global race"}, device.report()
+    assert {each.line for each in found} <= faults.lines(faults.KERNELS[NAMES.index(name)], "race"), device.report()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mask_too_wide_is_found_at_its_line(name):
+    with pytest.raises(CheckFailed, match="out of bounds"):
+        faults.run(name, faults.BOUNDS)
+    (found,) = device.report().findings
+    assert found.kind == "out of bounds global" and not device.report().ok
+    assert found.line in faults.lines(faults.KERNELS[NAMES.index(name)], "bounds"), device.report()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_unset_memory_is_found_at_its_line(name):
+    faults.run(name, unset=True)
+    found = device.report().findings
+    assert {each.kind for each in found} == {"uninitialised global read"}, device.report()
+    assert {each.line for each in found} <= faults.lines(faults.KERNELS[NAMES.index(name)], "unset"), device.report()
+
+
+def test_a_kernel_runs_on_cpu_tensors_and_says_what_it_did():
+    got, expected = faults.run("add")
+    report = device.reports[-1]
+    assert torch.equal(got, expected) and report.ok
+    assert report.counters["global_load_sectors"] == 250 and report.counters["global_store_sectors"] == 125
+    at = min(faults.lines(faults.add, "bounds"))
+    assert report.lines[faults.__file__, at]["global_load_sectors"] == 125
+
+
+@pytest.mark.full
+def test_cuda_is_the_cpu():
+    x = torch.zeros(4, device="cuda")
+    assert x.is_cuda and torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    y = torch.ones(4)
+    z = y.cuda()
+    z += 1
+    assert y.sum() == 4 and z.cpu().sum() == 8  # another memory, as on a GPU
+    assert (x.to("cuda", torch.float64) + 1).dtype is torch.float64
+
+
+@pytest.mark.full
+def test_what_torch_has_written_is_set():
+    x = torch.empty(1000)
+    x[:] = 1
+    faults.add[(8,)](x, torch.ones(1000), torch.empty(1000), 1000, FAULT=0, B=128)
+    assert not device.report().findings
+
+
+@pytest.mark.full
+def test_wrong_options():
+    with pytest.raises(UserError, match="tune must be"):
+        device.use(tune="some")
+    with pytest.raises(UserError, match="flags is an option for CUDA sources"):
+        device.use(flags=["-O1"])
