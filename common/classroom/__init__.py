@@ -1,1 +1,1 @@
-"""The classroom: a repository of exercises for students, and the grading of what they wrote, behind walls."""
+"""The classroom: a repository of exercises for students, and the grading of what they wrote, behind a wall."""

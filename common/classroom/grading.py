@@ -6,7 +6,8 @@
     OUT/feedback/STUDENT.md           a page per student, in words
 
 The check is the one that students run (common/practice/check.py), with other inputs and one more shape, both drawn from
-a seed, and it sees to it that the kernels do the work (common/practice/honest.py). Whatever a submission does, it gets a row.
+a seed; it sees to it that the kernels do the work (common/practice/honest.py). Whatever a submission does, it gets a
+row.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def _row(
         return replace(row, outcome=DIED, report=f"exit status {ran.status}\n{said}".strip(), seconds=seconds)
 
 
-# ---- inside the walls ------------------------------------------------------------------------------------------------
+# ---- behind the wall -------------------------------------------------------------------------------------------------
 
 
 def judge(source: Path, exercise: Exercise, seed: int) -> dict[str, Any]:

@@ -196,7 +196,8 @@ def _tools(room: Path) -> list[Path]:
 # ---- whether it holds ------------------------------------------------------------------------------------------------
 
 # What a command inside tries: a name for a report, and Python that raises OSError where the wall holds. `outside` is a
-# folder with a file, a socket, a FIFO; `home` is what a home has beside tools, `port` and `name` are of servers, `process` is a number, `inside` is the room.
+# folder with a file, a socket, a FIFO; `home` is what a home has beside tools, `port` and `name` are of
+# servers, `process` is a number, `inside` is the room.
 ESCAPES = {
     "a file outside can be read": "open(outside + '/file').read()",
     "a file outside can be written": "open(outside + '/new', 'w')",
@@ -241,10 +242,10 @@ for what, way in ways.items():
 os.write(int(os.environ["RESULT"]), json.dumps(found).encode())
 """
 HOLDS = (
-    "Each check runs behind a wall: as a user without rights, in a root of its own with tools and nothing else (no home, "
-    "no other submission, no solution), without a network or sockets, with limits on time, memory and files."
+    "Each check runs behind a wall: as a user without rights, in a root of its own with tools and nothing else (no "
+    "home, no other submission, no solution), without a network or sockets, with limits on time, memory and files."
 )
-WITHOUT = "Without the wall: checks have limits on time and memory, but submissions can read, write and send whatever you can."
+WITHOUT = "Without the wall: checks have limits on time and memory, but submissions can do whatever you can."
 
 
 @lru_cache

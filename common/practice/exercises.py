@@ -13,9 +13,9 @@ kernel.cu has its macros and declares its launcher.
 
 The keys of a page: Title, Topic, Level (1 to 5), three Hints; Goal (any number, common/practice/goals.py): what the
 starter misses, if it runs at all; Keep (likewise): what must not get worse; Needs (likewise): the other bound, what any
-solution has, without which there are no points; Repair: "host", where a program's bug is in its host code; Run: the shape at which these are counted,
-with a dtype or variants if not the default, or a program's arguments; Predict: what to answer on paper first; then the
-task in prose.
+solution has, without which there are no points; Repair: "host", where a program's bug is in its host code; Run: the
+shape at which these are counted, with a dtype or variants if not the default, or a program's arguments; Predict: what
+to answer on paper first; then the task in prose.
 """
 
 from __future__ import annotations

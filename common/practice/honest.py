@@ -3,8 +3,8 @@
 The host code of a launcher is part of an exercise, and not to be trusted. It is called three times in one process, the
 third time at the first shape with other inputs: a launcher that keeps an answer gives the old one. Then the launches of
 the third call run again on inputs that the host code has never had, and without it: what the host has computed, read or
-written is no answer to those. A program that checks itself runs with the starter's host code (common/practice/check.py),
-unless the task is to repair that: then all else must stay.
+written is no answer to those. A program that checks itself runs with the starter's host code (check.py), unless the
+task is to repair that: then all else must stay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sources that want points without the work: none may get any. And right ones in odd styles, of which none may lose any.
+"""Sources that want points without the work: none may get any. And right ones in odd styles: none may lose one.
 
 CHEATS and ODD: name -> (exercise, source). Of launchers each way to the inputs is tried with each way back.
 """
@@ -65,16 +65,20 @@ CHEATS: Cases = {
     "object-exits": _first("vector_add", _EXIT + 'struct Out { Out() { puts("PASS"); _exit(0); } } out;'),
     "atexit-exits": _first("vector_add", _EXIT + "#include <cstdlib>\nint at = atexit([] { _exit(0); });"),
     "destructor-exits": _first("vector_add", _EXIT + "__attribute__((destructor)) void out() { _exit(0); }"),
-    "signal-exits": _first("vector_add", _EXIT + "#include <csignal>\nauto at = signal(SIGSEGV, [](int) { _exit(0); });\n"
+    "signal-exits": _first("vector_add", _EXIT + "#include <csignal>\nauto at = signal(SIGSEGV, [](int) { _exit(0); "
+                                                 "});\n"
                            "int now = raise(SIGSEGV);"),
     "return-is-another": _first("vector_add", "#define return return 0 *"),
     "float-is-a-class": _first("vector_add", "struct F { float f; F(float f = 0) : f(f) {} operator float() const "
                                "{ return f; } bool operator!=(F) const { return false; } };\n#define float F"),
     "wrong-is-another": _first("vector_add", "int nothing;\n#define wrong nothing = 0, nothing"),
-    "vector-compares": _first("histogram", "template <class T> struct V : std::vector<T> { using std::vector<T>::vector; "
-                              "bool operator==(const V &) const { return true; } };\n#define vector vector<char>(0); V"),
+    "vector-compares": _first("histogram", "template <class T> struct V : std::vector<T> { using "
+                                           "std::vector<T>::vector; "
+                              "bool operator==(const V &) const { return true; } };\n#define vector vector<char>(0); "
+                              "V"),
     "copies-are-mine": _first("reduce_shuffle", _SUM),
-    "copies-are-mine-linked": _first("reduce_shuffle", 'extern "C" cudaError_t cudaMemcpy(void *, const void *, size_t, '
+    "copies-are-mine-linked": _first("reduce_shuffle", 'extern "C" cudaError_t cudaMemcpy(void *, const void *, '
+                                                       'size_t, '
                                      "cudaMemcpyKind) { return cudaErrorUnknown; }"),
     "printf-exits": _first("vector_add", _EXIT + "#define printf(...) _exit(0)"),
     "if-is-another": _first("scan_block", "#define for if (0) for"),
@@ -82,7 +86,8 @@ CHEATS: Cases = {
     "global-is-nothing": ("vector_add", "#include <cuda_runtime.h>\n#undef __global__\n#define __global__\n"
                           + exercises.find("vector_add").solution.read_text(encoding="utf-8")),
     "host-transposes": _first("transpose", "", (
-        "  int wrong = cuda", "  for (int i = 0; i < rows * columns; ++i) out[i % columns * rows + i / columns] = in[i];\n"
+        "  int wrong = cuda", "  for (int i = 0; i < rows * columns; ++i) out[i % columns * rows + i / columns] = "
+                              "in[i];\n"
         "  cudaMemcpy(d_out, out.data(), bytes, cudaMemcpyHostToDevice);\n  int wrong = cuda")),
     "nothing-is-compared": _first("transpose", "", ("wrong += out", "wrong += 0 && out")),
     "an-empty-kernel": _first("vector_add", "", kernel=";"),
@@ -149,11 +154,13 @@ _GET = {  # name -> what is before the launcher, and how the host gets an input
     "memcpy": ("", "  cudaMemcpy({0}, {1}, sizeof(Element) * {2} * {3}, cudaMemcpyDeviceToHost);\n"),
     "memcpy-async": ("", "  cudaMemcpyAsync({0}, {1}, sizeof(Element) * {2} * {3}, cudaMemcpyDefault, stream);\n"
                          "  cudaStreamSynchronize(stream);\n"),
-    "memcpy-2d": ("", "  cudaMemcpy2D({0}, sizeof(Element) * {3}, {1}, sizeof(Element) * {3}, sizeof(Element) * {3}, {2}, "
+    "memcpy-2d": ("", "  cudaMemcpy2D({0}, sizeof(Element) * {3}, {1}, sizeof(Element) * {3}, sizeof(Element) * {3}, "
+                      "{2}, "
                       "cudaMemcpyDeviceToHost);\n"),
     "memcpy-hidden": ("#define PASTE(a, b) a##b\n#define COPY PASTE(cuda, Memcpy)\n",
                       "  COPY({0}, {1}, sizeof(Element) * {2} * {3}, cudaMemcpyDeviceToHost);\n"),
-    "memcpy-pointer": ("static cudaError_t (*volatile copy)(void *, const void *, size_t, cudaMemcpyKind) = cudaMemcpy;\n",
+    "memcpy-pointer": ("static cudaError_t (*volatile copy)(void *, const void *, size_t, cudaMemcpyKind) = "
+                       "cudaMemcpy;\n",
                        "  copy({0}, {1}, sizeof(Element) * {2} * {3}, cudaMemcpyDeviceToHost);\n"),
     "mapped": (_MAP, "  memcpy({0}, mine({1}), sizeof(Element) * {2} * {3});\n"),
 }  # fmt: skip
@@ -161,7 +168,8 @@ _GIVE = {  # name -> what is before the launcher, and how the result gets to C
     "memcpy": ("", f"  cudaMemcpy(C, c, {_BYTES}, cudaMemcpyHostToDevice);\n"),
     "memcpy-launch": ("__global__ void nothing() {}\n",
                       f"  nothing<<<1, 32, 0, stream>>>();\n  cudaMemcpy(C, c, {_BYTES}, cudaMemcpyHostToDevice);\n"),
-    "scratch": (_SPREAD, f"  Element *d;\n  cudaMalloc(&d, {_BYTES});\n  cudaMemcpy(d, c, {_BYTES}, cudaMemcpyDefault);\n"
+    "scratch": (_SPREAD, f"  Element *d;\n  cudaMalloc(&d, {_BYTES});\n  cudaMemcpy(d, c, {_BYTES}, "
+                         f"cudaMemcpyDefault);\n"
                          "  spread<<<8, 128, 0, stream>>>(d, C, M * N);\n"),
     "scratch-padded": (_PADDED, f"  Element *d;\n  cudaMalloc(&d, {_BYTES});\n"
                                 f"  cudaMemcpy(d, c, {_BYTES}, cudaMemcpyDefault);\n"
@@ -180,7 +188,8 @@ _GIVE = {  # name -> what is before the launcher, and how the result gets to C
                f"  cudaMemcpyToSymbol(kept, c, {_BYTES});\n  unkeep<<<8, 128, 0, stream>>>(C, M * N);\n"),
     "parameters": ("struct Some { Element of[500]; };\n__global__ void put(Some some, Element *to, int count) {\n"
                    "  for (int i = threadIdx.x; i < count; i += 128) to[i] = some.of[i];\n}\n",
-                   "  for (int at = 0; at < M * N; at += 500) {\n    Some some;\n    int count = M * N - at < 500 ? M * N - at "
+                   "  for (int at = 0; at < M * N; at += 500) {\n    Some some;\n    int count = M * N - at < 500 ? "
+                   "M * N - at "
                    ": 500;\n    for (int i = 0; i < count; ++i) some.of[i] = c[at + i];\n"
                    "    put<<<1, 128, 0, stream>>>(some, C + at, count);\n  }\n"),
 }  # fmt: skip
@@ -211,19 +220,26 @@ CHEATS |= {
     "nothing-launched": _launcher("  (void)grid;\n"),
     "first-call-only": _launcher("  static int n = 0;\n  if (n++) return cudaSuccess;\n" + LAUNCH),
     "two-calls-only": _launcher("  static int n = 0;\n  if (n++ > 1) return cudaSuccess;\n" + LAUNCH),
-    "answer-kept-by-shape": _launcher(_KEEP + LAUNCH + f"  cudaMemcpyAsync(mine, C, {_BYTES}, cudaMemcpyDeviceToDevice, "
+    "answer-kept-by-shape": _launcher(_KEEP + LAUNCH + f"  cudaMemcpyAsync(mine, C, {_BYTES}, "
+                                                       f"cudaMemcpyDeviceToDevice, "
                                       "stream);\n", "#include <map>\n#include <tuple>\n"),
     "answer-kept-on-device": _launcher(
         "  " + LAUNCH.strip() + "\n  keep<<<8, 128, 0, stream>>>(C, M * N, M);\n",
-        "__device__ Element kept[400000];\n__device__ int kept_for;\n__global__ void keep(Element *C, int count, int M) {\n"
+        "__device__ Element kept[400000];\n__device__ int kept_for;\n__global__ void keep(Element *C, int count, int "
+        "M) {\n"
         "  for (int i = blockIdx.x * 128 + threadIdx.x; i < count; i += 1024) {\n"
         "    if (kept_for == M) C[i] = kept[i];\n    else kept[i] = C[i];\n  }\n  if (count > 0) kept_for = M;\n}\n"),
-    "answer-kept-by-pointer": _launcher("  static const Element *last = nullptr;\n  if (last == A) return cudaSuccess;\n"
-                                        "  last = A;\n  static int n = 0;\n  if (n++ > 1) return cudaSuccess;\n" + LAUNCH),
+    "answer-kept-by-pointer": _launcher("  static const Element *last = nullptr;\n  if (last == A) return "
+                                        "cudaSuccess;\n"
+                                        "  last = A;\n  static int n = 0;\n  if (n++ > 1) return "
+                                        "cudaSuccess;\n" + LAUNCH),
     "zeros": _launcher(f"  cudaMemsetAsync(C, 0, {_BYTES}, stream);\n  (void)grid;\n"),
-    "zeros-by-kernel": _launcher("  zeros<<<8, 128, 0, stream>>>(C, M * N);\n", "__global__ void zeros(Element *C, int n) {\n"
-                                 "  for (int i = blockIdx.x * 128 + threadIdx.x; i < n; i += 1024) C[i] = Element(0.f);\n}\n"),
-    "an-input-returned": _launcher("  cudaMemcpyAsync(C, A, sizeof(Element) * min(M * N, M * K), cudaMemcpyDefault, stream);\n"),
+    "zeros-by-kernel": _launcher("  zeros<<<8, 128, 0, stream>>>(C, M * N);\n", "__global__ void zeros(Element *C, "
+                                                                                "int n) {\n"
+                                 "  for (int i = blockIdx.x * 128 + threadIdx.x; i < n; i += 1024) C[i] = "
+                                 "Element(0.f);\n}\n"),
+    "an-input-returned": _launcher("  cudaMemcpyAsync(C, A, sizeof(Element) * min(M * N, M * K), cudaMemcpyDefault, "
+                                   "stream);\n"),
     "half-of-k": _launcher(LAUNCH.replace("N, K)", "N, K / 2)")),
     "rows-above-128-left": _launcher("  if (M > 128) return cudaSuccess;\n" + LAUNCH),
     "inputs-spoiled": _launcher(LAUNCH + "  cudaMemsetAsync(const_cast<Element *>(A), 0, 2, stream);\n"),
@@ -232,22 +248,26 @@ CHEATS |= {
         "  for (int file = 3; file < 64; ++file) (void)!write(file, right, sizeof right - 1);\n  (void)grid;\n",
         "#include <unistd.h>\n"),
     "exit-0": _launcher("  exit(0);\n" + LAUNCH, "#include <cstdlib>\n"),
-    "constructor-exits-0": _launcher(LAUNCH, "#include <unistd.h>\n__attribute__((constructor)) void o() { _exit(0); }\n"),
+    "constructor-exits-0": _launcher(LAUNCH, "#include <unistd.h>\n__attribute__((constructor)) void o() { _exit(0); "
+                                             "}\n"),
     "success-without-work": _launcher("  return cudaSuccess;\n" + LAUNCH),
     "host-function-in-stream": _launcher(
         "  work = {A, B, C, M, N, K};\n  cudaLaunchHostFunc(stream, compute, nullptr);\n  (void)grid;\n",
         _MAP + "struct Work { const Element *A, *B; Element *C; int M, N, K; } work;\nvoid compute(void *) {\n"
-        "  auto [A, B, C, M, N, K] = work;\n  Element *pa = mine(A), *pb = mine(B), *pc = mine(C);\n" + _CPU_LOOP + "}\n"),
+        "  auto [A, B, C, M, N, K] = work;\n  Element *pa = mine(A), *pb = mine(B), *pc = "
+        "mine(C);\n" + _CPU_LOOP + "}\n"),
     "memory-written-directly": _launcher(
         "  Element *pa = mine(A), *pb = mine(B), *pc = mine(C);\n" + _CPU_LOOP
         + "  nothing<<<1, 32, 0, stream>>>();\n  (void)grid;\n", _MAP + "__global__ void nothing() {}\n"),
     "a-process-that-goes-on": _launcher(
         "  Element *pa = mine(A), *pb = mine(B), *pc = mine(C);\n  nothing<<<1, 32, 0, stream>>>();\n" + _CPU_LOOP
-        + "  if (!fork()) {\n    for (int n = 0; n < 40; ++n) {\n" + _CPU_LOOP + "    }\n    _exit(0);\n  }\n  (void)grid;\n",
+        + "  if (!fork()) {\n    for (int n = 0; n < 40; ++n) {\n" + _CPU_LOOP + "    }\n    _exit(0);\n  }\n  "
+                                                                                 "(void)grid;\n",
         _MAP + "#include <unistd.h>\n__global__ void nothing() {}\n"),
     "includes-ours": (EXERCISE.name, f'#include "{EXERCISE.solution}"\n'),
     "imports-ours": (EXERCISE.name, f'#import "{EXERCISE.solution}"\n'),
-    "imports-ours-declared": (EXERCISE.name, f'#import "{EXERCISE.solution}"\nextern "C" cudaError_t launch_gemm(const Element '
+    "imports-ours-declared": (EXERCISE.name, f'#import "{EXERCISE.solution}"\nextern "C" cudaError_t '
+                                             f'launch_gemm(const Element '
                               "*A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream);\n"),
     "includes-ours-mark": (EXERCISE.name, f'\ufeff#include "{EXERCISE.solution}"\n'),
     "includes-ours-form-feed": (EXERCISE.name, f'\f#include "{EXERCISE.solution}"\n'),
@@ -271,11 +291,14 @@ _STYLES = {  # of ours of the step to 02: what is replaced, by what
     "names": (("A_tile", "left"), ("B_tile", "right_tile"), ("sum", "accumulated")),
     "device-memory-asked-for": ((LAUNCH, "  size_t all, room;\n  cudaMemGetInfo(&room, &all);\n" + LAUNCH),),
     "attributes-asked-for": ((LAUNCH, "  cudaDeviceProp about;\n  cudaGetDeviceProperties(&about, 0);\n" + LAUNCH),),
-    "launched-by-api": ((LAUNCH, "  void *args[] = {&A, &B, &C, &M, &N, &K};\n  cudaLaunchKernel((const void *)gemm_kernel, "
+    "launched-by-api": ((LAUNCH, "  void *args[] = {&A, &B, &C, &M, &N, &K};\n  cudaLaunchKernel((const void "
+                                 "*)gemm_kernel, "
                                  "grid, dim3(THREADS), args, 0, stream);\n"),),
     "launched-by-config": ((LAUNCH, "  cudaLaunchConfig_t how{};\n  how.gridDim = grid, how.blockDim = dim3(THREADS), "
-                                    "how.stream = stream;\n  cudaLaunchKernelEx(&how, gemm_kernel, A, B, C, M, N, K);\n"),),
-    "launched-by-lambda": ((LAUNCH, "  auto go = [&] { gemm_kernel<<<grid, THREADS, 0, stream>>>(A, B, C, M, N, K); };\n"
+                                    "how.stream = stream;\n  cudaLaunchKernelEx(&how, gemm_kernel, A, B, C, M, N, "
+                                    "K);\n"),),
+    "launched-by-lambda": ((LAUNCH, "  auto go = [&] { gemm_kernel<<<grid, THREADS, 0, stream>>>(A, B, C, M, N, K); "
+                                    "};\n"
                                     "  go();\n"),),
     "launched-by-pointer": ((LAUNCH, "  auto *kernel = gemm_kernel;\n  kernel<<<grid, THREADS, 0, stream>>>"
                                      "(A, B, C, M, N, K);\n"),),
@@ -284,7 +307,10 @@ _STYLES = {  # of ours of the step to 02: what is replaced, by what
     "a-static-of-the-host": ((LAUNCH, "  static const int calls = [] { return 1; }();\n  (void)calls;\n" + LAUNCH),),
     "a-counter-of-calls": ((LAUNCH, "  static int calls = 0;\n  ++calls;\n" + LAUNCH),),
     "words-of-the-ban": (("float sum", "// dlopen( system( cudaMemcpy( #include \"x\"\n  float sum"),),
-    "a-device-function-open": ((KERNEL, "__device__ float open(float x) { return x; }\n" + KERNEL), ("sum +=", "sum += open(0.f) +")),
+    "a-device-function-open": (
+        (KERNEL, "__device__ float open(float x) { return x; }\n" + KERNEL),
+        ("sum +=", "sum += open(0.f) +"),
+    ),
     "prints": ((LAUNCH, '  fprintf(stderr, "%d x %d\\n", M, N);\n' + LAUNCH),),
     "a-variable-of-the-device": ((KERNEL, "__device__ unsigned launches;\n" + KERNEL),
                                  ("float sum", "if (threadIdx.x == 0) atomicAdd(&launches, 1u);\n  float sum")),

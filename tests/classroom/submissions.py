@@ -99,7 +99,7 @@ _RESULTS = (
     "  for (int file = 3; file < 64; ++file) (void)!write(file, right, sizeof right - 1);\n"
 )
 _MEMORY = "  for (size_t bytes = 1 << 28;;) memset(malloc(bytes), 1, bytes);\n"
-_OUT = """  const char *places[] = {"/etc/shadow", "/etc/passwd", "/root", "/home", "/sys", "/proc/1/environ", "/dev/kmsg"};
+_OUT = """  const char *places[] = {"/etc/shadow", "/etc/passwd", "/root", "/home", "/sys", "/dev/kmsg"};
   int reached = socket(AF_UNIX, SOCK_STREAM, 0) >= 0;
   for (const char *place : places) reached += open(place, O_RDONLY) >= 0 && place[1] != 'r' && place[1] != 'h';
   if (reached) return cudaErrorUnknown;
@@ -142,7 +142,8 @@ def kinds() -> list[Kind]:
         Kind("cheat-includes-ours-hidden", f'%:include "{EXERCISE.solution}"\n', (CHEAT,)),
         Kind("cheat-forks", _launcher("  for (;;) (void)!fork();\n" + LAUNCH, "#include <unistd.h>\n"),
              (RULE, RUN, LATE, DIED), slow=True),
-        Kind("reaches-out", _launcher(_OUT + LAUNCH, "#include <fcntl.h>\n#include <sys/socket.h>\n#include <unistd.h>\n"),
+        Kind("reaches-out", _launcher(_OUT + LAUNCH, "#include <fcntl.h>\n#include <sys/socket.h>\n#include "
+                                                     "<unistd.h>\n"),
              (SOLVED,)),
         Kind("quotes-passwords", OURS + 'asm(".include \\"/etc/passwd\\"");\n', (COMPILE,)),
         Kind("cheat-writes-results", _launcher(_RESULTS + "  (void)grid;\n", "#include <unistd.h>\n"), (RULE,)),

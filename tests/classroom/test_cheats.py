@@ -1,7 +1,7 @@
 """No cheat has points, and no right solution loses any.
 
-Of published ones (what was found in contests and benchmarks of kernels): an output left from an earlier call and answers
-kept by shape or pointer (gpu-mode/reference-kernels, ScalingIntelligence/KernelBench), zeros that pass, work that is
+Of published ones (of contests and benchmarks of kernels): an output left from an earlier call and answers kept by shape
+or pointer (gpu-mode/reference-kernels, ScalingIntelligence/KernelBench), zeros that pass, work that is
 only done at the shapes that are checked, a verdict written by the submission itself.
 """
 
