@@ -45,7 +45,7 @@ MORE = ("Goal", "Keep", "Needs", "Run", "Predict", "Arch", "Limit", "File", "Beg
 REPEATED = ("Hint", "Goal", "Keep", "Needs", "Predict")
 OF_A_BUG = (
     *("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Title", "Level", "Topic", "Hint"),
-    "Repair",
+    *("Keep", "Repair"),
 )
 HINTS = 3
 START = ".start.cu"  # beside a page that was handed out
