@@ -7,6 +7,7 @@ import difflib
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder", type=Path, default=PRACTICE, metavar="DIR", help="where your exercises are (default: practice/)"
     )
+    parser.add_argument("--minutes", type=int, metavar="N", help="with --watch: say how much of N minutes is left")
     options.add_seed(parser)
 
 
@@ -198,6 +200,10 @@ def _done(record: dict[str, Any]) -> str:
 
 def _practise(exercise: Exercise, args: argparse.Namespace) -> int:
     place = Folder(exercise, args.folder)
+    if args.minutes is not None and (args.minutes < 1 or not args.watch):
+        raise UserError(f"--minutes must be at least 1, and with --watch, got {args.minutes}")
+    if args.watch and not args.source and not place.path.exists():
+        _begun(place, place.begin(), args)
     if args.hint:
         _hint(exercise, args)
         return 0
@@ -224,6 +230,12 @@ def _hint(exercise: Exercise, args: argparse.Namespace) -> None:
     terminal.out.print(hint, markup=False, soft_wrap=True)
 
 
+def _left(minutes: int, since: float) -> str:
+    """How much of a timed round is left."""
+    left = minutes - (time.monotonic() - since) / 60
+    return f"{left:.0f} of {minutes} minutes left" if left > 0 else f"the {minutes} minutes are over"
+
+
 def _watch(place: Folder, source: Path, args: argparse.Namespace) -> int:
     """Check at each save; the key n goes on to the next exercise, whose starter is written."""
     following = exercises.following(place.exercise, Progress(args.folder).solved() | {place.exercise.name})
@@ -237,7 +249,14 @@ def _watch(place: Folder, source: Path, args: argparse.Namespace) -> int:
     if following:
         after = Folder(following, args.folder)
         keys["n"] = Key(f"next: {following.name}", lambda: chosen.append((after, _open(after, args))), ends=True)
-    watch(source, lambda: _check(place, source, args), keys)
+    since = time.monotonic()
+
+    def checked() -> None:
+        _check(place, source, args)
+        if args.minutes:
+            terminal.out.print(_left(args.minutes, since), style="bold", markup=False)
+
+    watch(source, checked, keys)
     return _watch(*chosen[0], args) if chosen else 0
 
 

@@ -234,6 +234,7 @@ def test_what_a_first_kernel_s_threads_touch_is_drawn():
         ("kernels", ("06_paddin",), "no exercise '06_paddin'. Did you mean 06_padding"),
         ("kernels", ("99",), "has no stage '99'"),
         ("kernels", ("--check",), "name the exercise"),
+        ("kernels", ("transpose", "--minutes", "20"), "with --watch"),
         ("kernels", (NAME, "--check", "--hint"), "not allowed with"),
         ("kernels.01_naive", (), "has no step to practise"),
         (PACKAGE, ("nonsense",), "no exercise 'nonsense'"),

@@ -20,12 +20,12 @@ MOST = 1000  # questions at a time
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", metavar="KIND", help="one of those that are listed without it, or all")
-    parser.add_argument("--seed", type=_whole, metavar="N", help="the same questions again (default: new ones)")
-    parser.add_argument("--count", type=_whole, default=COUNT, metavar="N", help=f"how many (default: {COUNT})")
+    parser.add_argument("--seed", type=whole, metavar="N", help="the same questions again (default: new ones)")
+    parser.add_argument("--count", type=whole, default=COUNT, metavar="N", help=f"how many (default: {COUNT})")
     parser.add_argument("--sheet", type=Path, metavar="FILE.md", help="write them to a file, the key beside it")
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"must be a whole number, got '{text}'")
     return int(text)
