@@ -66,7 +66,7 @@ STALLS = 3  # of the reasons to wait, the largest
 class Case:
     """One pair: `run` has `before` and `after` at `size`; `profile` has ncu's figures of `before`.
 
-    `about` says what a reader is told besides. `counters`: of the emulator, of `kernel` at `shape`, before and after."""
+    `about` says what a reader is told besides. `counters`: the emulator's, of `kernel` at `shape`, before, after."""
 
     cause: str
     run: str
@@ -107,6 +107,18 @@ TILES = "tiles of 128 × 256 for a block, 132 SMs"
 FP16 = {name: f"{name} fp16" for name in course.names()}  # as rows of runs are called
 _01, _02, _03, _04, _05, _06, _07, _08, _09, _10, _11, _12, _13, _14, _15, _16, *_HOPPER = FP16.values()
 _H1, _H2, _H3, _H4, _H5, _H6, _H7, *_ = _HOPPER
+
+
+def _banks(requests: int, before: int, after: int, conflicts: int) -> dict[str, tuple[int, int]]:
+    """Counters of a case of bank conflicts."""
+    return {
+        "shared_load_requests": (requests, requests),
+        "shared_load_wavefronts": (before, after),
+        "shared_load_conflicts": (conflicts, 0),
+    }
+
+
+ROWS = "Blocks take the tiles of C row by row, over its whole width."
 RING = "Asynchronous copies into a ring of two tiles: one is under way while one is multiplied. "
 
 CASES = (
@@ -118,17 +130,17 @@ CASES = (
     Case("units", "variants-04", "4096", _03, _04, GEMM, "profile-gemm"),
     Case("conflicts", "variants-06", "4096", f"{_06} PADDING=0", _06, GEMM,
          kernel=("06", {"PADDING": 0}, {"PADDING": 8}),
-         counters={"shared_load_requests": (2048, 2048), "shared_load_wavefronts": (49152, 8192), "shared_load_conflicts": (40960, 0)}),
+         counters=_banks(2048, 49152, 8192, 40960)),
     Case("conflicts", "variants-06", "4096", _05, _06, GEMM, "profile-gemm"),
     Case("conflicts", "variants-08", "4096", f"{_08} PADDING=0", _08, GEMM,
          kernel=("08", {"PADDING": 0}, {"PADDING": 8}),
-         counters={"shared_load_requests": (2048, 2048), "shared_load_wavefronts": (49152, 8192), "shared_load_conflicts": (40960, 0)}),
+         counters=_banks(2048, 49152, 8192, 40960)),
     Case("conflicts", "variants-09", "8192", f"{_09} SWIZZLE=0", _09, GEMM,
          kernel=("09", {"SWIZZLE": 0}, {"SWIZZLE": 1}),
-         counters={"shared_load_requests": (2048, 2048), "shared_load_wavefronts": (49152, 8192), "shared_load_conflicts": (40960, 0)}),
+         counters=_banks(2048, 49152, 8192, 40960)),
     Case("conflicts", "variants-10", "4096", f"{_10} SWIZZLE=0", _10, GEMM,
          kernel=("10", {"SWIZZLE": 0}, {"SWIZZLE": 1}),
-         counters={"shared_load_requests": (2176, 2176), "shared_load_wavefronts": (52224, 8704), "shared_load_conflicts": (43520, 0)}),
+         counters=_banks(2176, 52224, 8704, 43520)),
     Case("flight", "variants-08", "4096", _07, _08, GEMM, "profile-gemm"),
     Case("chain", "variants-10", "4096", _09, _10, GEMM, "profile-gemm",
          more="addresses are computed outside the loop; with PREFETCH=0, which has only that, it is 1.20 × of 09"),
@@ -138,9 +150,9 @@ CASES = (
     Case("flight", "variants-h1", "4096", f"{_H1} STAGES=2", f"{_H1} STAGES=3", f"{GEMM}, by wgmma. {RING}"),
     Case("flight", "variants-h2", "4096", f"{_H2} STAGES=2", _H2, f"{GEMM}, by wgmma and TMA. {RING}"),
     Case("flight", "variants-h3", "4096", f"{_H3} STAGES=2", _H3, f"{GEMM}, by wgmma; one warp only copies. {RING}"),
-    Case("order", "variants-h4", "8192", f"{_H4} GROUP_M=1", _H4, f"{GEMM}: tiles of C row by row."),
-    Case("order", "variants-h2", "8192", f"{_H2} GROUP_M=1", _H2, f"{GEMM}: tiles of C row by row."),
-    Case("order", "variants-h5", "2560", f"{_H5} GROUP_M=1", _H5, f"{GEMM}: tiles of C row by row."),
+    Case("order", "variants-h4", "8192", f"{_H4} GROUP_M=1", _H4, f"{GEMM}. {ROWS}"),
+    Case("order", "variants-h2", "8192", f"{_H2} GROUP_M=1", _H2, f"{GEMM}. {ROWS}"),
+    Case("order", "variants-h5", "2560", f"{_H5} GROUP_M=1", _H5, f"{GEMM}. {ROWS}"),
     Case("blocks", "tiles-11", "512", f"{_11} TILE_N=256", _11, f"{GEMM}: {TILES}. "),
     Case("blocks", "tiles-11", "1024", f"{_11} TILE_N=256", _11, f"{GEMM}: {TILES}. "),
     Case("blocks", "uses-h5", "512x512x16384", _H4, _H5, f"{GEMM}: C has 512 × 512 elements, K is 16,384; 132 SMs. ",
@@ -179,8 +191,9 @@ def evidence(case: Case) -> str:
     """What a reader is shown: the time, what ncu said or the emulator counts, and no code."""
     before, _ = case.milliseconds
     row = _row(_rows(case.run), case.before, case.size)
-    lines = [f"{case.about[0].upper()}{case.about[1:].strip().rstrip('.')}. Size {row['size']}: {before * 1000:,.0f} µs on "
-             f"{runs.load(RESULTS / f'{case.run}.json')['gpu']}."]  # fmt: skip
+    gpu = runs.load(RESULTS / f"{case.run}.json")["gpu"]
+    about = case.about[0].upper() + case.about[1:].strip().rstrip(".")
+    lines = [f"{about}. Size {row['size']}: {before * 1000:,.0f} µs on {gpu}."]
     if case.profile:
         metrics: Mapping[str, Any] = _row(_rows(case.profile), case.before, case.size)["metrics"]
         lines += [f"  {name}: {metrics[name]:,g}" + ("" if "registers" in name else " %") for name in METRICS]
