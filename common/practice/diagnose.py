@@ -192,7 +192,7 @@ def evidence(case: Case) -> str:
     before, _ = case.milliseconds
     row = _row(_rows(case.run), case.before, case.size)
     gpu = runs.load(RESULTS / f"{case.run}.json")["gpu"]
-    about = case.about[0].upper() + case.about[1:].strip().rstrip(".")
+    about = case.about[0].upper() + case.about[1:].rstrip(". ")
     lines = [f"{about}. Size {row['size']}: {before * 1000:,.0f} µs on {gpu}."]
     if case.profile:
         metrics: Mapping[str, Any] = _row(_rows(case.profile), case.before, case.size)["metrics"]
