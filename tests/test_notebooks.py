@@ -14,6 +14,7 @@ import torch
 
 import kernels
 from common import course, notebook
+from common.practice import exercises
 from tests.tiers import core
 
 PATHS = sorted(notebook.NOTEBOOKS.glob("*.ipynb"), key=lambda path: course.order(path.stem))
@@ -103,6 +104,16 @@ def test_each_stage_s_notebook_ends_with_exercises_and_the_way_on():
             continue
         exercises, last = nbformat.read(path, as_version=4).cells[-2:]
         if exercises.source != "notebook.further(stage)" or "](" not in last.source:
+            wrong.append(path.name)
+    assert not wrong
+
+
+def test_each_notebook_s_last_cell_names_the_next_exercise():
+    wrong = []
+    for path in PATHS:
+        last = nbformat.read(path, as_version=4).cells[-1].source
+        named = re.findall(r"python -m kernels(?:\.(\w+))? practice(?: (?!drill)([\w-]+))?", last)
+        if not named or not all(exercises.find(package or word) for package, word in named[:1]):
             wrong.append(path.name)
     assert not wrong
 

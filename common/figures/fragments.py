@@ -115,8 +115,8 @@ def tiles(
         for name, (title, shown) in panels.items():
             _tile(found[name], shown, lane, *((axes_names or {}).get(name, ("row", "column"))))
             found[name].set_title(title)
-        count = 1 + max(int(shown.register.max()) for _, shown in panels.values())
-        handles = [Patch(color=HUES[n], label=f"{word} {n}") for n in range(count)]
+        held = np.unique(np.concatenate([shown.register.ravel() for _, shown in panels.values()])).tolist()
+        handles = [Patch(color=HUES[n % len(HUES)], label=f"{word} {n}") for n in held]
         if lane is not None:
             handles.append(Patch(facecolor="none", edgecolor=INK, linewidth=1.6, label=f"lane {lane}"))
         figure.legend(handles=handles, loc="outside lower left", ncols=len(handles))
@@ -148,7 +148,9 @@ def _tile(axes: Axes, shown: Fragment, lane: int | None, rows: str, columns: str
             seen[y:down, x:right] = True
             boxes.append((x, y, right - x, down - y, int(shown.lane[y, x]), int(shown.register[y, x])))
     x, y, wide, high, lanes, registers = np.array(boxes).T
-    rectangles(axes, x, y, wide, high, [HUES[n] for n in registers], [str(n) for n in lanes], inch=(CELL, CELL))
+    rectangles(
+        axes, x, y, wide, high, [HUES[n % len(HUES)] for n in registers], [str(n) for n in lanes], inch=(CELL, CELL)
+    )
     for left, top, w, h in zip(x[lanes == lane], y[lanes == lane], wide[lanes == lane], high[lanes == lane]):
         axes.add_patch(Rectangle((left, top), w, h, fill=False, edgecolor=INK, linewidth=2, clip_on=False, zorder=3))
     axes.set_xlim(0, width)

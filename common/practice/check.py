@@ -20,11 +20,20 @@ from common import accuracy, terminal
 from common.accuracy import Result
 from common.practice import honest
 from common.practice.exercises import Exercise
-from common.practice.goals import Goal, Judged, counted
+from common.practice.goals import (
+    BEHIND,
+    EARLY,
+    FIRST_BLOCKS,
+    Goal,
+    Judged,
+    counted,
+    early_sectors,
+    ldmatrix_behind_barrier,
+)
 from common.practice.patches import is_code
 from common.problem import Shape
 from common.stage import Kernel
-from cudaemu import Options, Report
+from cudaemu import Options, Report, Trace
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import CheckFailed, ToolFailed, UserError
 from cudaemu.units import UNITS
@@ -120,15 +129,18 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
                 if not result.ok:
                     return _failed(exercise, tried, _kind(result), where, result.report)
                 update(advance=1)
-        counts: Mapping[str, int] = {}
+        counts: dict[str, int] = {}
         tensor = UNITS[kernel.stage.unit.partition(" ")[0]].tensor
         if tensor or exercise.goals or exercise.keeps or exercise.needs:
             shape = exercise.shape(kernel)
             where, tried = f"{format_shape(shape)} {kernel.short}", tried + 1
-            report = _counted(kernel, shape, seed)
+            named = {goal.counter for goal in (*exercise.goals, *exercise.keeps)}
+            report = _counted(kernel, shape, seed, EARLY in named)
             if report.findings:
                 return _failed(exercise, tried, RULE, where, str(report))
-            counts = counted(report)
+            counts = counted(report) | ({EARLY: early_sectors(report.trace)} if EARLY in named else {})
+            if BEHIND in named:
+                counts |= {BEHIND: ldmatrix_behind_barrier(kernel)}
         if chosen and (said := honest.look(exercise, kernel, chosen, seed)):
             return _failed(exercise, tried, CHEAT, "", said)
         needs = [Goal("tensor_flops", ">=", str(kernel.stage.spec.flops(shape, kernel.variants)))] if tensor else []
@@ -203,13 +215,14 @@ def _kind(result: Result) -> str:
     return RULE if all(each.ok for each in result.accuracies) else WRONG  # right, but it wrote to an input
 
 
-def _counted(kernel: Kernel, shape: Shape, seed: int) -> Report:
-    """A run on a whole GPU, for its counters. CheckFailed if its result is wrong: a kernel that does nothing moves
-    nothing."""
+def _counted(kernel: Kernel, shape: Shape, seed: int, early: bool) -> Report:
+    """A run on a whole GPU, for its counters, with a trace of the first blocks if `early`. CheckFailed if its result is
+    wrong: a kernel that does nothing moves nothing."""
     instance = accuracy.make(kernel, shape, seed=seed)
     outputs = instance.outputs()
     with terminal.progress(f"counting {kernel.label} {kernel.stage.spec.format(shape)}"):
-        report = kernel.emulate(instance.inputs, outputs)
+        trace = Trace(range(FIRST_BLOCKS)) if early else None
+        report = kernel.emulate(instance.inputs, outputs, trace=trace)
     if not report.findings:
         accuracy.verify(kernel, instance, outputs)
     return report

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -45,7 +45,7 @@ MORE = ("Goal", "Keep", "Needs", "Run", "Predict", "Arch", "Limit", "File", "Beg
 REPEATED = ("Hint", "Goal", "Keep", "Needs", "Predict")
 OF_A_BUG = (
     *("Broken", "Class", "Says", "Line", "Tool", "Run", "Arch", "Exercise", "Title", "Level", "Topic", "Hint"),
-    "Repair",
+    *("Keep", "Repair"),
 )
 HINTS = 3
 START = ".start.cu"  # beside a page that was handed out
@@ -65,6 +65,10 @@ TOPICS = (
     "edges",
     "attention",
     "Hopper",
+)
+FIRST_STEPS = (  # the first kernels, in the order in which they are easiest
+    *("vector_add", "transpose", "reduce_shuffle", "histogram", "softmax", "scan_block", "gemv", "layer_norm"),
+    *("reduce_bandwidth", "top_k", "rms_norm", "softmax_registers", "layer_norm_registers", "scan_tiles"),
 )
 SLACK = 2  # a repair may change this many times as many lines as ours, plus this many
 
@@ -199,8 +203,10 @@ class Exercise:
 
 @lru_cache
 def catalogue() -> tuple[Exercise, ...]:
-    """All exercises: first kernels, then by stage the step, its holes, its bugs."""
-    found = [_first(path) for path in sorted((*FIRST.glob("*.md"), *FIRST.glob("*.patch")))]
+    """All exercises, in the order in which to take them: first kernels, then by stage the step, its holes, its bugs."""
+    paths = sorted((*FIRST.glob("*.md"), *FIRST.glob("*.patch")))
+    steps = {name: number for number, name in enumerate(FIRST_STEPS)}
+    found = [_first(path) for path in sorted(paths, key=lambda path: steps.get(path.stem, len(steps)))]
     bugs = _bugs()
     for stage in course.ladder():
         folder = stage.directory / "practice"
@@ -210,6 +216,24 @@ def catalogue() -> tuple[Exercise, ...]:
             found.append(_of(stage, path, kind, name))
         found += [each for each in bugs if each.stage is stage]
     return (*found, *(each for each in bugs if each.stage is None))
+
+
+def part(exercise: Exercise) -> str:
+    """The part of the course that it belongs to."""
+    if exercise.stage is None:
+        return "first kernels" if exercise.kind == "first" else "examples"
+    if exercise.stage.number.startswith("h"):
+        return "Part III"
+    return "Part II" if exercise.stage.spec.part == "attention" else "Part I"
+
+
+def following(exercise: Exercise | None, done: Container[str]) -> Exercise | None:
+    """The one to take next: the next that is not among `done`, behind `exercise` if one is given, and of the main way:
+    a first kernel or a step, where there is one; else anything that is left."""
+    found = list(catalogue())
+    at = 0 if exercise is None else found.index(exercise) + 1
+    left = [each for each in (*found[at:], *found[:at]) if each.name not in done]
+    return next((each for each in left if each.kind in ("first", "step")), left[0] if left else None)
 
 
 def of_stage(stage: Stage) -> tuple[Exercise, ...]:

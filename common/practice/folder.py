@@ -152,6 +152,10 @@ class Progress:
         except OSError as error:
             raise UserError(f"cannot read {shown(self.path)}: {error.strerror}") from None
 
+    def solved(self) -> set[str]:
+        """The names of those that are solved."""
+        return {name for name, known in self.read().items() if "solved" in known}
+
     def of(self, exercise: Exercise) -> dict[str, Any]:
         """What is known of an exercise; empty if nothing is."""
         return self.read().get(exercise.name, {})

@@ -8,7 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from common.counts import SECTOR
+from common.figures.loop import sass_loop
+from common.stage import Kernel
 from cudaemu import Report
+from cudaemu.trace import Access, Space
 from cudaemu.units import TENSOR_UNITS
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {"=": operator.eq, "<=": operator.le, ">=": operator.ge}
@@ -22,6 +28,8 @@ ARITHMETIC: dict[type, Callable[[float, float], float]] = {
 # All others are counters of the emulator.
 SHARED_BYTES = "shared_bytes"  # of the launch whose blocks take the most
 READ, WRITTEN = "sectors_read", "sectors_written"  # of global memory, by plain accesses and by copies
+EARLY, FIRST_BLOCKS = "early_sectors", 32  # a trace of the first blocks says what they share
+BEHIND = "ldmatrix_behind_barrier"  # in the machine code of the main loop, up to the next mma
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,8 @@ WORDS = {  # for readers; what is not here is written as it is, with blanks
     READ: "sectors read",
     WRITTEN: "sectors written",
     SHARED_BYTES: "bytes of shared memory per block",
+    EARLY: f"different sectors that the first {FIRST_BLOCKS} blocks read",
+    BEHIND: "ldmatrix between the loop's barrier and the next mma, in machine code for 9.0",
 }
 
 
@@ -102,6 +112,23 @@ def counted(report: Report) -> dict[str, int]:
     )
     shared = max((launch.shared for launch in report.launches), default=0)
     return {**flat, READ: read, WRITTEN: written, SHARED_BYTES: shared}
+
+
+def early_sectors(trace: np.ndarray) -> int:
+    """How many different sectors of global memory the blocks of a trace read: few, if they share rows and columns."""
+    loads = trace[(trace["space"] == Space.GLOBAL) & np.isin(trace["kind"], (Access.LOAD, Access.CP_ASYNC))]
+    return len(np.unique(loads["addr"] // SECTOR))  # no load is longer than half a sector
+
+
+def ldmatrix_behind_barrier(kernel: Kernel) -> int:
+    """How many ldmatrix the main loop has between a barrier and the next mma. UserError if there is no such loop."""
+    loop = sass_loop(kernel)
+    following = {
+        barrier: min((at for at in loop.mma if at > barrier), default=loop.length) for barrier in loop.barriers
+    }
+    return max(
+        (sum(barrier < load.place < mma for load in loop.loads) for barrier, mma in following.items()), default=0
+    )
 
 
 def _number(value: float) -> str:

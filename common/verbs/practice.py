@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
+import shutil
+import sys
+import time
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -13,14 +16,14 @@ from typing import Any
 from rich.table import Table
 
 from common import terminal
-from common.practice import exercises, folder
-from common.practice.check import POINTS, Verdict, check
+from common.practice import drawn, exercises, folder
+from common.practice.check import COMPILE, POINTS, RUN, Verdict, check
 from common.practice.exercises import HINTS, KINDS, TOPICS, Exercise
 from common.practice.folder import PRACTICE, Folder, Progress, shown
 from common.stage import Stage
 from common.verbs import options
 from common.verbs.diff import paint
-from common.verbs.watching import watch
+from common.verbs.watching import Key, watch
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError, pick
 
@@ -33,7 +36,12 @@ LADDER_EXAMPLES = (
     "--kind bug --level 2 # some of them",
     "NN_name # write its starter, or check what you wrote",
 )
-PARTS = {"drill": "common.practice.drills.asking", "interview": "common.practice.interview"}
+BAR = 40  # columns
+PARTS = {
+    "diagnose": "common.practice.diagnose",
+    "drill": "common.practice.drills.asking",
+    "interview": "common.practice.interview",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,11 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder", type=Path, default=PRACTICE, metavar="DIR", help="where your exercises are (default: practice/)"
     )
+    parser.add_argument("--minutes", type=int, metavar="N", help="with --watch: say how much of N minutes is left")
     options.add_seed(parser)
 
 
 def add_ladder_arguments(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser)
+    parser.add_argument("--list", action="store_true", help="list all exercises, by topic and level")
     parser.add_argument("--topic", metavar="TOPIC", help=f"list only these: {', '.join(TOPICS)}")
     parser.add_argument("--level", type=int, choices=range(1, 6), help="list only these")
     parser.add_argument("--kind", choices=tuple(KINDS), help="list only these")
@@ -77,8 +87,64 @@ def run_ladder(stages: Sequence[Stage], args: argparse.Namespace) -> int:
         return _practise(exercises.find(args.exercise), args)
     if args.check or args.watch or args.hint or args.solution or args.afresh or args.source:
         raise UserError("name the exercise: python -m kernels practice EXERCISE")
-    _list(args)
+    if args.list or args.topic is not None or args.level is not None or args.kind is not None:
+        _list(args)
+    else:
+        _next_one(args)
     return 0
+
+
+# ---- where the reader is ---------------------------------------------------------------------------------------------
+
+
+def _next_one(args: argparse.Namespace) -> None:
+    """The exercise to take next, and how much of each part is done."""
+    progress = Progress(args.folder)
+    _bars(progress)
+    done = progress.solved()
+    chosen = exercises.following(None, done)
+    if chosen is None:
+        terminal.out.print("\nAll exercises are solved.", markup=False)
+    else:
+        begun = Folder(chosen, args.folder).path.exists()
+        terminal.out.print(f"\nNext: {chosen.name}, {chosen.title}", style="bold", markup=False, soft_wrap=True)
+        terminal.out.print(f"  {KINDS[chosen.kind]}; level {chosen.level} of 5", markup=False)
+        what = "check what you wrote" if begun else "write its starter and its task"
+        terminal.out.print(f"  {_typed(chosen, args)}   # {what}", markup=False, soft_wrap=True)
+        terminal.out.print(f"  {_typed(chosen, args)} --watch   # check at each save; keys: hint, next", markup=False,
+                           soft_wrap=True)  # fmt: skip
+    terminal.out.print("\nAll of them: python -m kernels practice --list", markup=False)
+    terminal.out.print("Questions: python -m kernels practice " + ", ".join(PARTS), markup=False)
+    _say_python()
+
+
+def _bars(progress: Progress) -> None:
+    """A bar for each part of the course."""
+    solved = progress.solved()
+    parts: dict[str, list[bool]] = {}
+    for each in exercises.catalogue():
+        parts.setdefault(exercises.part(each), []).append(each.name in solved)
+    for name, flags in parts.items():
+        full = round(BAR * sum(flags) / len(flags))
+        bar = "█" * full + "░" * (BAR - full)
+        terminal.out.print(f"{name:<14}{bar} {sum(flags):>3} of {len(flags)}", markup=False)
+
+
+def _say_python() -> None:
+    """What to type where `python` is another one than this."""
+    if said := other_python():
+        terminal.announce(said)
+
+
+def other_python() -> str:
+    """ "" if the word `python` starts this environment's, else what to type instead."""
+    found = shutil.which("python")
+    if found and Path(found).parent.resolve() == Path(sys.executable).parent.resolve():
+        return ""
+    mine = shown(Path(sys.executable))
+    activate = Path(sys.executable).with_name("activate")
+    once = f", or once in this shell: source {shown(activate)}" if activate.is_file() else ""
+    return f"`python` is {found or 'no program'} here: type {mine} instead{once}"
 
 
 # ---- the list --------------------------------------------------------------------------------------------------------
@@ -134,10 +200,12 @@ def _done(record: dict[str, Any]) -> str:
 
 def _practise(exercise: Exercise, args: argparse.Namespace) -> int:
     place = Folder(exercise, args.folder)
+    if args.minutes is not None and (args.minutes < 1 or not args.watch):
+        raise UserError(f"--minutes must be at least 1, and with --watch, got {args.minutes}")
+    if args.watch and not args.source and not place.path.exists():
+        _begun(place, place.begin(), args)
     if args.hint:
-        number = Progress(args.folder).hint(exercise)
-        hint = f"Hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}"
-        terminal.out.print(hint, markup=False, soft_wrap=True)
+        _hint(exercise, args)
         return 0
     if args.solution:
         return _solution(place, args)
@@ -152,8 +220,53 @@ def _practise(exercise: Exercise, args: argparse.Namespace) -> int:
     if not args.source:
         _say_version(place)
     if args.watch:
-        watch(source, lambda: _check(place, source, args))
+        return _watch(place, source, args)
     return _check(place, source, args)
+
+
+def _hint(exercise: Exercise, args: argparse.Namespace) -> None:
+    number = Progress(args.folder).hint(exercise)
+    hint = f"Hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}"
+    terminal.out.print(hint, markup=False, soft_wrap=True)
+
+
+def _left(minutes: int, since: float) -> str:
+    """How much of a timed round is left."""
+    left = minutes - (time.monotonic() - since) / 60
+    return f"{left:.0f} of {minutes} minutes left" if left > 0 else f"the {minutes} minutes are over"
+
+
+def _watch(place: Folder, source: Path, args: argparse.Namespace) -> int:
+    """Check at each save; the key n goes on to the next exercise, whose starter is written."""
+    following = exercises.following(place.exercise, Progress(args.folder).solved() | {place.exercise.name})
+    keys = {
+        "h": Key("hint", lambda: _hint(place.exercise, args)),
+        "s": Key("solution", lambda: _solution(place, args)),
+        "l": Key("list", lambda: _bars(Progress(args.folder))),
+        "q": Key("quit", lambda: None, ends=True),
+    }
+    chosen: list[tuple[Folder, Path]] = []
+    if following:
+        after = Folder(following, args.folder)
+        keys["n"] = Key(f"next: {following.name}", lambda: chosen.append((after, _open(after, args))), ends=True)
+    since = time.monotonic()
+
+    def checked() -> None:
+        _check(place, source, args)
+        if args.minutes:
+            terminal.out.print(_left(args.minutes, since), style="bold", markup=False)
+
+    watch(source, checked, keys)
+    return _watch(*chosen[0], args) if chosen else 0
+
+
+def _open(place: Folder, args: argparse.Namespace) -> Path:
+    """The reader's file of an exercise; its starter, if it was not begun."""
+    if place.path.exists():
+        return place.existing()
+    source = place.begin()
+    _begun(place, source, args)
+    return source
 
 
 def _typed(exercise: Exercise, args: argparse.Namespace) -> str:
@@ -173,6 +286,7 @@ def _begun(place: Folder, source: Path, args: argparse.Namespace) -> int:
         others = [each.name for each in exercises.of_stage(exercise.stage) if each is not exercise]
         if others:
             terminal.out.print(f"Also of this stage: {', '.join(others)}", markup=False, soft_wrap=True)
+    _say_python()
     return 0
 
 
@@ -206,7 +320,9 @@ def _check(place: Folder, source: Path, args: argparse.Namespace) -> int:
     verdict = check(source, exercise, seed=args.seed, start=known[0] if known else None)
     _tell(exercise, verdict, source, args.blind)
     progress.checked(exercise, verdict)
-    if verdict.ok and (following := _next(exercise, progress)):
+    if exercise.kind == "first" and not {COMPILE, RUN} & {each.kind for each in verdict.findings}:
+        terminal.out.print(drawn.accesses(source, exercise), markup=False)
+    if verdict.ok and (following := exercises.following(exercise, progress.solved())):
         terminal.out.print(f"Next: {_typed(following, args)}", markup=False)
     return 0 if verdict.ok else 1
 
@@ -242,10 +358,3 @@ def _goals(verdict: Verdict) -> Table:
     for goal in (*verdict.goals, *verdict.keeps, *verdict.needs):
         made.add_row(goal.text, f"{goal.value:,.0f}", "met" if goal.met else "[red]missed")
     return made
-
-
-def _next(exercise: Exercise, progress: Progress) -> Exercise | None:
-    """The next exercise that is not solved yet."""
-    done, found = progress.read(), exercises.catalogue()
-    behind = found[found.index(exercise) + 1 :]
-    return next((each for each in behind if "solved" not in done.get(each.name, {})), None)

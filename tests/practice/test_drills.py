@@ -575,6 +575,12 @@ def question(**parts) -> Question:
     ("parts", "answer", "right"),
     [
         ({"sectors": 4, "lines": 1}, "4 1", True),
+        ({"lane": 5, "register": 0}, "lane 5, register 0", True),
+        ({"m": Fraction(5), "l": Fraction("1.69921875")}, "5, 1.699", True),
+        ({"m": Fraction(5), "l": Fraction("1.69921875")}, "5, 1.70", True),
+        ({"m": Fraction(5), "l": Fraction("1.69921875")}, "5, 1.698", False),
+        ({"m": Fraction(5), "l": Fraction("1.69921875")}, "5, 1.7", False),
+        ({"m": Fraction(5), "l": Fraction("1.69921875")}, "5.1, 1.699", False),
         ({"sectors": 4, "lines": 1}, "4,1", True),
         ({"sectors": 4, "lines": 1}, "4, 1", True),
         ({"sectors": 4, "lines": 1}, "1 4", False),
@@ -613,7 +619,7 @@ def test_a_score_counts_right_answers(monkeypatch, capsys):
     typed(monkeypatch, "0", "7", "what", "2", "")
     assert ask(every) == 2
     out = capsys.readouterr().out
-    assert "2 of 4 right" in out and "No: 1 n" in out and "'what'" in out
+    assert "2 of 3 right, 1 not answered" in out and "Skipped: 3 n" in out and "No: 1 n" in out and "'what'" in out
 
 
 def test_who_has_had_enough_keeps_the_score(monkeypatch, capsys):

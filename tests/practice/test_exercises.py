@@ -143,6 +143,55 @@ def test_who_does_nothing_where_it_is_counted_has_no_points():
     assert [each.kind for each in verdict.findings] == [WRONG] and "256" in verdict.findings[0].where
 
 
+LAYOUT_03 = (
+    ("warp / WARPS_N * WARP_M + lane / LANES_N * QUAD;", "thread / 16 * 8;"),
+    ("warp % WARPS_N * WARP_N + lane % LANES_N * QUAD;", "thread % 16 * 8;"),
+    ("A_tile[k][thread_row + WARP_M / 2]", "A_tile[k][thread_row + 4]"),
+    ("B_tile[k][thread_col + WARP_N / 2]", "B_tile[k][thread_col + 4]"),
+    ("m / QUAD * (WARP_M / 2) + m % QUAD", "m"),
+    ("n / QUAD * (WARP_N / 2)", "n"),
+)
+SCALAR_03 = tuple(
+    (
+        f"*reinterpret_cast<float4 *>(&{to}[{at}]) = *reinterpret_cast<const float4 *>(&{source});",
+        f"for (int e = 0; e < 4; ++e) {to}[{at} + e] = *const_cast<const volatile float *>(&{source} + e);",
+    )
+    for to, tile, place, half in (("a", "A", "row", "M"), ("b", "B", "col", "N"))
+    for at, source in (
+        (0, f"{tile}_tile[k][thread_{place}]"),
+        ("QUAD", f"{tile}_tile[k][thread_{place} + WARP_{half} / 2]"),
+    )
+)
+WARPS_16 = "  __syncthreads();  // everybody waits for everybody: the sums of all warps are complete\n"
+LEAVE_16 = "  if (warp > 0) return;\n"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "changes", "missed"),
+    [
+        ("03_thread_tile", SCALAR_03, "shared load requests"),
+        ("03_thread_tile", LAYOUT_03, "wavefronts of shared loads"),
+        ("09_swizzle", [("#define GROUP_M 12 ", "#define GROUP_M 1 ")], "different sectors that the first 32"),
+        ("10_register_double_buffer", [("#define PREFETCH 1 ", "#define PREFETCH 0 ")], "ldmatrix between the loop's"),
+        ("16-bug-1", [(WARPS_16 + LEAVE_16, LEAVE_16 + WARPS_16)], "barriers"),
+    ],
+    ids=["scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "a barrier behind the exit"],
+)
+def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_path):
+    """Right results that leave out what the exercise is about."""
+    exercise = find(name)
+    text = exercise.solution.read_text()
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    source = tmp_path / exercise.file
+    source.write_text(text)
+    verdict = check(source, exercise, shapes=[])
+    assert verdict.right and not verdict.ok and verdict.points < 10
+    assert any(goal.text.startswith(missed) for goal in (*verdict.goals, *verdict.keeps) if not goal.met)
+
+
 def test_a_wrong_result_and_a_race_are_told_apart():
     exercise = find("02_block_tile")
     wrong = sources.edited(exercise, "Element(sum)", "Element(sum * 1.25f)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -15,8 +16,9 @@ import pytest
 from PIL import Image
 
 from common import notebook
-from common.practice import exercises, folder
+from common.practice import drawn, exercises, folder
 from common.practice.folder import Folder, Progress
+from common.verbs import practice as verb
 from cudaemu.errors import UserError
 from tests.practice import sources
 
@@ -157,7 +159,7 @@ def test_the_list(command, tmp_path):
     (tmp_path / ".progress.json").write_text(
         (tmp_path / ".progress.json").read_text().replace("{", '{"99_gone": {"points": 1},', 1)
     )
-    out = command("kernels", "practice", "--folder", tmp_path).out
+    out = command("kernels", "practice", "--folder", tmp_path, "--list").out
     for name, state in ((NAME, "begun"), ("07_cp_async", "5 of 10"), ("08_multi_stage", "solved")):
         assert re.search(rf"^ +{name} .*{state} *$", out, re.M)
     assert f"1 of {len(exercises.catalogue())} solved" in out and "another version of the course: 99_gone" in out
@@ -166,12 +168,73 @@ def test_the_list(command, tmp_path):
     assert "Did you mean 'Hopper'" in command("kernels", "practice", "--topic", "hoper").err
 
 
+def test_without_a_name_it_says_which_is_next(command, tmp_path):
+    out = command("kernels", "practice", "--folder", tmp_path).out
+    assert "Next: vector_add" in out and len(out.splitlines()) < 20 and "0 of 14" in out
+    Progress(tmp_path).note(exercises.find("vector_add"), solved="2026-11-28")
+    out = command("kernels", "practice", "--folder", tmp_path).out
+    assert "Next: transpose" in out and "1 of 14" in out
+
+
+def test_first_kernels_have_an_order_and_then_come_the_steps():
+    firsts = tuple(each.name for each in exercises.catalogue() if each.kind == "first")
+    assert firsts == exercises.FIRST_STEPS
+    last = exercises.find(firsts[-1])
+    assert exercises.following(last, set(firsts)).name == "02_block_tile"
+    assert exercises.following(exercises.find("02_block_tile"), set()).name == "03_thread_tile"
+    everything = {each.name for each in exercises.catalogue()}
+    assert exercises.following(last, everything) is None
+    assert exercises.following(None, everything - {"06-rows"}).name == "06-rows"
+
+
+def test_which_python(monkeypatch, tmp_path):
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert str(other) in verb.other_python() and Path(sys.executable).name in verb.other_python()
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert not verb.other_python()
+
+
+def test_keys_while_watching(tmp_path):
+    """In a terminal: a hint, the bars, and on to the next exercise."""
+    Folder(EXERCISE, tmp_path).begin()
+    command = [sys.executable, "-m", PACKAGE, "practice", "--folder", str(tmp_path), "--watch"]
+    inner, outer = pty.openpty()
+    with subprocess.Popen(command, cwd=ROOT, stdin=outer, stdout=outer, stderr=outer) as process:
+        os.close(outer)
+        said = b""
+        try:
+            for key, wanted in (("", b"h hint"), ("h", b"Hint 1 of 3"), ("l", b"first kernels"), ("n", b"Write "),
+                                ("", b"h hint"), ("q", b"")):  # fmt: skip
+                os.write(inner, key.encode())
+                while wanted not in said:
+                    said += os.read(inner, 4096)
+                said = b""
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            os.close(inner)
+    assert (tmp_path / "07_cp_async" / "kernel.cu").is_file()
+
+
+def test_what_a_first_kernel_s_threads_touch_is_drawn():
+    exercise = exercises.find("transpose")
+    text = drawn.accesses(exercise.solution, exercise)
+    assert "global load, the first of 4: 32 lanes × 4 bytes, 4 sectors" in text and "shared load" in text
+    assert "wavefront 2" not in text and all(len(line) <= 100 for line in text.splitlines())
+    loses = sources.edited(exercise, "[TILE + 1]", "[TILE]")
+    assert "32 wavefronts" in drawn.accesses(loses, exercise)
+
+
 @pytest.mark.parametrize(
     ("package", "words", "said"),
     [
         ("kernels", ("06_paddin",), "no exercise '06_paddin'. Did you mean 06_padding"),
         ("kernels", ("99",), "has no stage '99'"),
         ("kernels", ("--check",), "name the exercise"),
+        ("kernels", ("transpose", "--minutes", "20"), "with --watch"),
         ("kernels", (NAME, "--check", "--hint"), "not allowed with"),
         ("kernels.01_naive", (), "has no step to practise"),
         (PACKAGE, ("nonsense",), "no exercise 'nonsense'"),

@@ -14,17 +14,18 @@ from common.practice.drills.sheets import sheet
 from cudaemu.errors import UserError
 
 SUMMARY = "short questions with computed answers: banks, sectors, fragments, occupancy, …"
+SKIPPED = "skipped"
 MOST = 1000  # questions at a time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", metavar="KIND", help="one of those that are listed without it, or all")
-    parser.add_argument("--seed", type=_whole, metavar="N", help="the same questions again (default: new ones)")
-    parser.add_argument("--count", type=_whole, default=COUNT, metavar="N", help=f"how many (default: {COUNT})")
+    parser.add_argument("--seed", type=whole, metavar="N", help="the same questions again (default: new ones)")
+    parser.add_argument("--count", type=whole, default=COUNT, metavar="N", help=f"how many (default: {COUNT})")
     parser.add_argument("--sheet", type=Path, metavar="FILE.md", help="write them to a file, the key beside it")
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"must be a whole number, got '{text}'")
     return int(text)
@@ -72,16 +73,17 @@ def ask(asked: Sequence[Question]) -> int:
         verdict = _answered(question)
         if verdict is None:
             break
-        done += 1
-        right += verdict
-        said = "Right." if verdict else f"No: {question.answer}."
+        if verdict is not SKIPPED:
+            done += 1
+            right += verdict is True
+        said = {True: "Right.", False: f"No: {question.answer}.", SKIPPED: f"Skipped: {question.answer}."}[verdict]
         _say(f"{said} {question.why}" + (f"\n\n{question.drawing}" if question.drawing else ""))
-    _say(f"\n{right} of {done} right" + ("." if done == len(asked) else f", {len(asked) - done} not asked."))
+    _say(f"\n{right} of {done} right" + ("." if done == len(asked) else f", {len(asked) - done} not answered."))
     return right
 
 
-def _answered(question: Question) -> bool | None:
-    """Whether the answer that is typed is right, a skipped one is not; None: the reader has had enough."""
+def _answered(question: Question) -> bool | str | None:
+    """Whether the answer that is typed is right, or SKIPPED; None: the reader has had enough."""
     prompt = ", ".join(name or "value" for name in question.parts)
     while True:
         try:
@@ -92,7 +94,7 @@ def _answered(question: Question) -> bool | None:
         if text.lower() in ("q", "quit", "exit"):
             return None
         if not text:
-            return False
+            return SKIPPED
         try:
             return question.judge(text)
         except UserError as error:

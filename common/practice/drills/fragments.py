@@ -10,44 +10,50 @@ from common.figures import fragments
 from common.practice.drills.question import Question, drill, shown
 
 
-@drill("fragments", "which lane holds an element of an mma or wgmma fragment", "mid")
+@drill("fragments", "which lane holds an element of an mma fragment", "mid")
 def _fragments(chance: random.Random) -> Question:
-    what = chance.choice(["A", "B", "C", "wgmma"])
-    if what == "wgmma":
-        columns = chance.choice([64, 128, 256])
-        held = fragments.accumulator(columns)
-        row, column = chance.randrange(64), chance.randrange(columns)
-        text = (
-            f"The 64 × {columns} fp32 accumulator of a wgmma: which thread of the warpgroup (0 to 127) holds row "
-            f"{row}, column {column}, and in which of its registers d[0] to d[{columns // 2 - 1}]?"
-        )
-        top, left = row // 16 * 16, column // 8 * 8
-        part = slice(top, top + 16), slice(left, left + 8)
-        shown_ = fragments.Fragment(held.lane[part], held.register[part])
-        first = "thread"
-    else:
-        held = shown_ = fragments.mma(what)
-        rows, columns = held.lane.shape
-        row, column, top, left = chance.randrange(rows), chance.randrange(columns), 0, 0
-        names = {"A": "16 × 16, row × k", "B": "16 × 8, k × column", "C": "16 × 8, fp32"}
-        text = (
-            f"mma.sync.m16n8k16 with fp16 inputs: which lane holds {what}[{row}][{column}] ({names[what]}), and in "
-            f"which of its {int(held.register.max()) + 1} 32-bit registers (from 0)?"
-        )
-        first = "lane"
-    lane, register = int(held.lane[row, column]), int(held.register[row, column])
-    rule = {
+    what = chance.choice(["A", "B", "C"])
+    held = fragments.mma(what)
+    rows, columns = held.lane.shape
+    row, column = chance.randrange(rows), chance.randrange(columns)
+    names = {"A": "16 × 16, row × k", "B": "16 × 8, k × column", "C": "16 × 8, fp32"}
+    rules = {
         "A": "lane = row % 8 · 4 + k % 8 / 2; register = row / 8 + 2 · (k / 8)",
         "B": "lane = column · 4 + k % 8 / 2; register = k / 8",
         "C": "lane = row % 8 · 4 + column / 2; register = 2 · (row / 8) + column % 2",
-        "wgmma": "warp = row / 16; within it as in C of mma.m16n8k16; 4 registers for each 8 columns",
-    }[what]
+    }
+    text = (
+        f"mma.sync.m16n8k16 with fp16 inputs: which lane holds {what}[{row}][{column}] ({names[what]}), and in "
+        f"which of its {int(held.register.max()) + 1} 32-bit registers (from 0)?"
+    )
+    return _asked(text, "lane", held, row, column, rules[what], what)
+
+
+@drill("accumulators", "which thread holds an element of a wgmma's accumulator", "senior")
+def _accumulators(chance: random.Random) -> Question:
+    columns = chance.choice([64, 128, 256])
+    held = fragments.accumulator(columns)
+    row, column = chance.randrange(64), chance.randrange(columns)
+    text = (
+        f"The 64 × {columns} fp32 accumulator of a wgmma: which thread of the warpgroup (0 to 127) holds row "
+        f"{row}, column {column}, and in which of its registers d[0] to d[{columns // 2 - 1}]?"
+    )
+    rule = "warp = row / 16; within it as in C of mma.m16n8k16; 4 registers for each 8 columns"
+    return _asked(text, "thread", held, row, column, rule, "wgmma")
+
+
+def _asked(text: str, first: str, held: fragments.Fragment, row: int, column: int, rule: str, what: str) -> Question:
+    """A question for the place of an element; what is drawn of a large tile is the 16 × 8 around it."""
+    lane, register = int(held.lane[row, column]), int(held.register[row, column])
+    top, left = (row // 16 * 16, column // 8 * 8) if what == "wgmma" else (0, 0)
+    part = (slice(top, top + 16), slice(left, left + 8)) if what == "wgmma" else (slice(None), slice(None))
+    drawn = fragments.Fragment(held.lane[part], held.register[part])
     return Question(
         text,
         {first: lane, "register": register},
         rule + ".",
-        drawing=_lanes(shown_, row - top, column - left, top, left),
-        figure=lambda: fragments.tiles({"C": (f"lane {lane}", shown_)}, f"{what}: {first} {lane}, register {register}",
+        drawing=_lanes(drawn, row - top, column - left, top, left),
+        figure=lambda: fragments.tiles({"C": (f"lane {lane}", drawn)}, f"{what}: {first} {lane}, register {register}",
                                        "C", lane=lane),
     )  # fmt: skip
 

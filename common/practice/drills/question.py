@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -13,6 +13,7 @@ from cudaemu.errors import UserError, pick
 
 COUNT = 10
 LEVELS = ("junior", "mid", "senior")
+DIGITS = 3  # of a fraction that is given as a rounded number
 NEAR = Fraction(1, 100)  # how far from a large number an answer may be, by itself
 
 Value = int | Fraction | str
@@ -23,7 +24,8 @@ class Question:
     """What is asked: `parts` names each number or word of the answer, with its value.
 
     `code` is shown below the text as CUDA C++ (the tests compile it), `why` says how the answer comes about, `drawing`
-    shows it in plain text of at most 80 columns, `figure` as a picture. `near`: 1 % off is right."""
+    shows it in plain text of at most 80 columns, `figure` as a picture. `near`: 1 % off is right.
+    A fraction may be given rounded to DIGITS or more."""
 
     text: str
     parts: dict[str, Value]
@@ -43,7 +45,7 @@ class Question:
 
     def judge(self, text: str) -> bool:
         """Whether an answer is right. UserError, in words for the reader, if it cannot be read as one."""
-        given = _split(text, len(self.parts))
+        given = _split(_without(text, self.parts), len(self.parts))
         if len(given) != len(self.parts):
             wanted = ", ".join(self.parts)
             raise UserError(f"the answer must be {plural(len(self.parts), 'value')} ({wanted}), got '{text.strip()}'")
@@ -57,6 +59,13 @@ def shown(value: Value) -> str:
     if isinstance(value, Fraction) and value.denominator > 1:
         return f"{float(value):.10g}"
     return f"{int(value):,}"
+
+
+def _without(text: str, names: Iterable[str]) -> str:
+    """An answer without the names of its values: "lane 5, register 2" is "5, 2"."""
+    for name in names:
+        text = re.sub(rf"(?<!\w){re.escape(name)}\s*=?(?=\s*[-\d.])", " ", text, flags=re.I) if name else text
+    return text
 
 
 def _split(text: str, count: int) -> list[str]:
@@ -74,7 +83,17 @@ def _same(word: str, name: str, value: Value, near: bool) -> bool:
         number = Fraction(word.replace(",", ""))
     except (ValueError, ZeroDivisionError):
         raise UserError(f"{name} must be a number such as 12, 0.75 or 3/4, got '{word}'") from None
+    if isinstance(value, Fraction) and _rounds(word, number, value):
+        return True
     return abs(number - value) <= abs(Fraction(value)) * NEAR if near else number == value
+
+
+def _rounds(word: str, number: Fraction, value: Fraction) -> bool:
+    """Whether a decimal number is a value that has more digits, rounded to three significant digits or more."""
+    decimals = re.fullmatch(r"-?(\d*)\.(\d+)", word.replace(",", ""))
+    if decimals is None or len((decimals[1] + decimals[2]).lstrip("0")) < DIGITS:
+        return False
+    return abs(number - value) <= Fraction(1, 2 * 10 ** len(decimals[2]))
 
 
 Maker = Callable[[random.Random], Question]

@@ -16,7 +16,8 @@ def sheet(kind: str, seed: int, asked: Sequence[Question], path: Path) -> tuple[
         raise UserError(f"--sheet must be a file, such as test.md; {path} is a folder")
     key = path.with_suffix(".key" + (path.suffix or ".md"))
     path = path.with_suffix(path.suffix or ".md")
-    made = f"Made by `python -m kernels practice drill {kind} --seed {seed} --count {len(asked)}`."
+    verb = kind if kind == "diagnose" else f"drill {kind}"
+    made = f"Made by `python -m kernels practice {verb} --seed {seed} --count {len(asked)}`."
     sheets: dict[Path, list[str]] = {
         path: [f"# {kind}: {plural(len(asked), 'question')}\n"],
         key: [f"# Key to {path.name}\n", f"{made}\n"],
