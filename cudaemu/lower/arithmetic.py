@@ -113,6 +113,8 @@ def _arithmetic(lowering: Lowering, form: Form) -> Lowered:
     base, type_, count = form.base, form.parts[-1], len(form.operands)
     if base in ("add", "sub", "mad") and form.has("cc"):
         return _carry(lowering, form)
+    if type_ == "f32x2":
+        return simple(lowering, f"{base}.f32x2", form.operands, [8] * count, ["b64"] * count, float_flags(form.parts))
     if type_ in PACKED:
         name = ".".join([base, *(["relu"] if form.has("relu") else []), "u16x2" if base == "add" else type_])
         return simple(lowering, name, form.operands, [4] * count, ["b32"] * count)
@@ -123,6 +125,8 @@ def _arithmetic(lowering: Lowering, form: Form) -> Lowered:
         if type_ in ("f32", "f64") and len(form.parts) > 2 and form.parts[-2] in HALVES:
             raise Unsupported("mixed precision is not known")
         base = {"mad": "fma"}.get(base, base)
+        if base in ("min", "max") and count == 4:
+            base += "3"
         modifiers = [part for part in ("NaN", "xorsign", "abs") if form.has(part) and part != form.base]
         name = ".".join([base, *modifiers, type_])
         flags = float_flags(form.parts[1:-1])
