@@ -17,6 +17,7 @@ from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import cudaemu
 from cudaemu import calls, engine, hardware
@@ -180,6 +181,11 @@ def _add_common(check: Any, run: Any, add: Any) -> None:
     add("--counters", action="store_true", help="print all counters of each kernel, not only the main ones")
     add("--lines", action="store_true", help="print the main counters of each source line")
     add("--no-counters", action="store_true", help="do not count (faster)")
+    formats = (
+        "print findings as annotations of GitHub Actions (stderr), or as SARIF 2.1.0 or JSON (stdout, or --output)"
+    )
+    add("--format", choices=("github", "sarif", "json"), help=formats)
+    add("--output", metavar="FILE", help="where --format sarif and json write")
     add("--json", metavar="FILE", help="write findings and counters to FILE (-: standard output)")
     add("--trace", metavar="FILE", help="write the executed memory accesses to FILE, a NumPy .npy")
     add("--trace-rows", type=int, default=4_000_000, metavar="N", help="how many at most (default: 4,000,000)")
@@ -251,6 +257,8 @@ def _run(args: argparse.Namespace) -> int:
         raise UserError(
             f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file")
         )
+    if args.output and args.format not in ("sarif", "json"):
+        raise UserError("--output must be given with --format sarif or json")
     args.arch = Arch.of(args.arch)
     bar, refusals, sessions = _Bar(), _Refusals(), list[Session]()
     options = _options(args).replace(progress=bar, on_refusal=refusals)
@@ -310,8 +318,14 @@ def _tell_all(args: argparse.Namespace, report: Report, refused: int = 0) -> Non
     """The summary, and the files that were asked for."""
     if not args.quiet:
         _summary(args, report, refused)
+    if args.format == "github":
+        for finding in report.findings:
+            say(_annotation(finding))
+    elif args.format:
+        record = _sarif(report) if args.format == "sarif" else _record(args, report)
+        _write_record(record, args.output or "-", f"--format {args.format}")
     if args.json:
-        _write_json(args, report)
+        _write_record(_record(args, report), args.json, "--json -")
     if args.trace:
         _write_trace(Path(args.trace), report)
     if args.trace_events:
@@ -453,8 +467,52 @@ def _trimmed(size: tuple[int, int, int]) -> tuple[int, ...]:
     return size if size[2] > 1 else size[:2] if size[1] > 1 else size[:1]
 
 
-def _write_json(args: argparse.Namespace, report: Report) -> None:
-    record = {
+def _annotation(finding: Any) -> str:
+    """A workflow command of GitHub Actions, which shows the finding at its line of a pull request."""
+
+    def escaped(text: object, more: str = "") -> str:
+        return "".join(f"%{ord(letter):02X}" if letter in "%\r\n" + more else letter for letter in str(text))
+
+    properties = {"file": _relative(finding.file), "line": finding.line} if finding.file and finding.line else {}
+    listed = ",".join(
+        f"{name}={escaped(value, ':,')}" for name, value in (properties | {"title": finding.kind}).items()
+    )
+    return f"::error {listed}::{escaped(finding.message)}"
+
+
+def _relative(file: str) -> str:
+    """A path below the working folder, as code hosts name it; others stay absolute."""
+    path = Path(file).resolve()
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.as_posix()
+
+
+def _sarif(report: Report) -> dict[str, Any]:
+    """SARIF 2.1.0: a rule for each kind of finding."""
+    results = []
+    for finding in report.findings:
+        result: dict[str, Any] = {
+            "ruleId": finding.kind.replace(" ", "-"),
+            "level": "error",
+            "message": {"text": finding.message},
+        }
+        if finding.file:
+            where: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(finding.file))}}
+            if finding.line:
+                where["region"] = {"startLine": finding.line}
+            result["locations"] = [{"physicalLocation": where}]
+        results.append(result)
+    kinds = sorted({finding.kind for finding in report.findings})
+    rules = [{"id": kind.replace(" ", "-"), "shortDescription": {"text": kind}} for kind in kinds]
+    driver = {"name": "cudaemu", "version": cudaemu.__version__, "rules": rules}
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+
+
+def _record(args: argparse.Namespace, report: Report) -> dict[str, Any]:
+    return {
         "program": str(args.file),
         "arguments": args.args,
         "arch": str(args.arch),
@@ -472,16 +530,19 @@ def _write_json(args: argparse.Namespace, report: Report) -> None:
             for launch in report.launches
         ],
     }
+
+
+def _write_record(record: dict[str, Any], to: str, option: str) -> None:
     text = json.dumps(record, indent=1) + "\n"
-    if args.json == "-":
+    if to == "-":
         if sys.stdout is None:
-            raise UserError("--json - writes to standard output, which is closed")
+            raise UserError(f"{option} writes to standard output, which is closed")
         sys.stdout.write(text)
         return
     try:
-        Path(args.json).write_text(text, encoding="utf-8")
+        Path(to).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write {args.json}: {error.strerror}") from error
+        raise UserError(f"cannot write {to}: {error.strerror}") from error
 
 
 def _write_trace(path: Path, report: Report) -> None:

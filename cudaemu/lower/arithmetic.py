@@ -55,6 +55,8 @@ CVT_QUICK = frozenset(
     ]
 )
 FP8_PAIRS = ("e4m3x2", "e5m2x2")
+SMALL_PAIRS = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2", "ue8m0x2")
+HALF_PAIRS = ("f16x2", "bf16x2")
 
 
 def float_flags(parts: list[str]) -> int:
@@ -113,6 +115,8 @@ def _arithmetic(lowering: Lowering, form: Form) -> Lowered:
     base, type_, count = form.base, form.parts[-1], len(form.operands)
     if base in ("add", "sub", "mad") and form.has("cc"):
         return _carry(lowering, form)
+    if type_ == "f32x2":
+        return simple(lowering, f"{base}.f32x2", form.operands, [8] * count, ["b64"] * count, float_flags(form.parts))
     if type_ in PACKED:
         name = ".".join([base, *(["relu"] if form.has("relu") else []), "u16x2" if base == "add" else type_])
         return simple(lowering, name, form.operands, [4] * count, ["b32"] * count)
@@ -123,6 +127,8 @@ def _arithmetic(lowering: Lowering, form: Form) -> Lowered:
         if type_ in ("f32", "f64") and len(form.parts) > 2 and form.parts[-2] in HALVES:
             raise Unsupported("mixed precision is not known")
         base = {"mad": "fma"}.get(base, base)
+        if base in ("min", "max") and count == 4:
+            base += "3"
         modifiers = [part for part in ("NaN", "xorsign", "abs") if form.has(part) and part != form.base]
         name = ".".join([base, *modifiers, type_])
         flags = float_flags(form.parts[1:-1])
@@ -346,9 +352,11 @@ def _cvt(lowering: Lowering, form: Form) -> Lowered:
     mode = form.choose(*CVT_MODES, default="")
     if form.has("pack"):
         return _cvt_pack(lowering, form)
-    if to in FP8_PAIRS or source in FP8_PAIRS:
+    if {to, source} & {"f32", "f16x2"} and (to in FP8_PAIRS or source in FP8_PAIRS):
         return _cvt_fp8(lowering, form, to, source, flags)
-    if to in ("f16x2", "bf16x2") and source == "f32" and mode in CVT_MODES:
+    if to in SMALL_PAIRS or source in SMALL_PAIRS:
+        return _cvt_small(lowering, form, to, source, flags)
+    if to in HALF_PAIRS and source == "f32" and mode in CVT_MODES:
         sources = [lowering.use(form.operand(n), 4, "f32") for n in (1, 2)]
         numbers = Raw(CVT_TYPES[to[:-2]]), Raw(CVT_MODES[mode])
         return Lowered("cvt.pair", [lowering.define(form.operand(0), 4), *sources, *numbers], flags)
@@ -377,6 +385,23 @@ def _cvt_fp8(lowering: Lowering, form: Form, to: str, source: str, flags: int) -
     name = f"cvt.{to}.{source}"
     widths = {"f32": [2, 4, 4], "f16x2": [2, 4]}.get(source, [4, 2])
     return simple(lowering, name, form.operands, widths, ["f32"] * len(widths), flags)
+
+
+def _cvt_small(lowering: Lowering, form: Form, to: str, source: str, flags: int) -> Lowered:
+    """Pairs of 4, 6 and 8 bits, and of scales: from f32 (two operands) or a pair of halves, or to one of halves."""
+    bf16 = int("bf16x2" in (to, source))
+    if to in HALF_PAIRS and source in SMALL_PAIRS:
+        name, widths, small = "cvt.widen", [4, 2], source
+    elif to in SMALL_PAIRS and source in ("f32", *HALF_PAIRS):
+        name = "cvt.small.f32" if source == "f32" else "cvt.small.halves"
+        widths, small = [2, 4, 4] if source == "f32" else [2, 4], to
+    else:
+        raise Unsupported(f"a conversion from {source} to {to} is not known")
+    mode = form.choose("rn", "rz", "rp")
+    if mode not in ({"rz", "rp"} if to == "ue8m0x2" else {"rn", "rz"}) or (small == "ue8m0x2" and source == "f16x2"):
+        raise Unsupported(f"a conversion from {source} to {to} with .{mode} is not known")
+    extra = (SMALL_PAIRS.index(small), CVT_MODES[mode], bf16)
+    return simple(lowering, name, form.operands, widths, ["b32"] * len(widths), flags, extra)
 
 
 @rule("createpolicy")

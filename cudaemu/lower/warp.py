@@ -58,7 +58,9 @@ def _match(lowering: Lowering, form: Form) -> Lowered:
 @rule("redux")
 def _redux(lowering: Lowering, form: Form) -> Lowered:
     operation, type_ = form.choose("add", "min", "max", "and", "or", "xor"), form.type()
-    name = f"redux.{operation}.{type_ if operation in ('min', 'max') else unsigned(type_)}"
+    modifiers = [part for part in ("abs", "NaN") if form.has(part)]
+    type_ = type_ if operation in ("min", "max") else unsigned(type_)
+    name = ".".join(["redux", operation, *modifiers, type_])
     out = [lowering.define(form.operand(0), 4), lowering.use(form.operand(1), 4, type_)]
     return together(lowering, form, Lowered(name, out), 2)
 

@@ -243,23 +243,24 @@ static void convert_pair(Warp &w, const Instr &i, u32 m) {
   blend<1>(w.reg<u32>(i.o[0]), out, m);
 }
 
-// ---- 8-bit floats, two at a time ----
+// ---- floats of 8, 6 and 4 bits, two at a time ----
 
 struct Fp8 {
   int digits, least;
   double largest;
   u32 fraction;
-  u8 nan;
+  u8 nan, sign;  // of the narrow ones, which have no NaN, it becomes the largest value
 };
-static constexpr Fp8 E4M3{4, -6, 448, 3, 0x7f}, E5M2{3, -14, 57344, 2, 0x7f};
+static constexpr Fp8 E4M3{4, -6, 448, 3, 0x7f, 0x80}, E5M2{3, -14, 57344, 2, 0x7f, 0x80};
+static constexpr Fp8 E2M1{2, 0, 6, 1, 7, 8}, E2M3{4, 0, 7.5, 3, 0x1f, 0x20}, E3M2{3, -2, 28, 2, 0x1f, 0x20};
 
 // .satfinite: what is too large, or infinite, becomes the largest.
-static u8 narrow_fp8(double x, const Fp8 &f, bool relu) {
+static u8 narrow_fp8(double x, const Fp8 &f, bool relu, Mode mode = RN) {
   if (x != x) return f.nan;
   if (relu && !(x > 0)) return 0;
-  const u8 sign = std::signbit(x) ? 0x80 : 0;
+  const u8 sign = std::signbit(x) ? f.sign : 0;
   const double y =
-      std::fabs(round_format(std::max(std::min(x, f.largest), -f.largest), f.digits, f.least, f.largest, RN));
+      std::fabs(round_format(std::max(std::min(x, f.largest), -f.largest), f.digits, f.least, f.largest, mode));
   if (y == 0) return sign;
   const int exponent = std::max(std::ilogb(y), f.least);
   const u32 steps = u32(std::ldexp(y, int(f.fraction) - exponent));  // a whole number: the implied bit and the fraction
@@ -267,9 +268,9 @@ static u8 narrow_fp8(double x, const Fp8 &f, bool relu) {
 }
 
 static float widen_fp8(u8 bits, const Fp8 &f) {
-  const u32 magnitude = bits & 0x7f, exponent = magnitude >> f.fraction,
+  const u32 magnitude = bits & (f.sign - 1), exponent = magnitude >> f.fraction,
             fraction = magnitude & ((1u << f.fraction) - 1);
-  const float sign = bits & 0x80 ? -1.0f : 1.0f;
+  const float sign = bits & f.sign ? -1.0f : 1.0f;
   if (&f == &E4M3 ? magnitude == 0x7f : exponent == 31) return &f == &E5M2 && !fraction ? sign * INFINITY : NAN;
   const u32 whole = exponent ? fraction + (1u << f.fraction) : fraction;
   return sign * std::ldexp(float(whole), int(std::max(exponent, 1u)) - 1 + f.least - int(f.fraction));
@@ -310,6 +311,58 @@ static void pair_to_f16(Warp &w, const Instr &i, u32 m) {
       w.reg<u16>(i.o[1]));
 }
 
+// Scales, ue8m0: an exponent alone, of 2^-127 to 2^127, or NaN (255). The sign is dropped.
+static u8 narrow_scale(float x, Mode mode, bool saturate) {
+  const u32 bits = as<u32>(x) & 0x7fffffffu, exponent = bits >> 23, fraction = bits & 0x7fffffu;
+  if (x != x) return 255;
+  const bool up = mode == RP && (exponent ? fraction != 0 : fraction > 0x400000u);  // 2^-127 is subnormal in f32
+  return u8(std::min(exponent + up, saturate ? 254u : 255u));
+}
+static float widen_scale(u8 bits) { return bits == 255 ? NAN : std::ldexp(1.0f, int(bits) - 127); }
+
+// The numbers are those of SMALL_PAIRS in lower/arithmetic.py; the last one is of scales.
+static constexpr const Fp8 *SMALL[] = {&E4M3, &E5M2, &E2M1, &E2M3, &E3M2};
+constexpr u32 SCALES = 5;
+static u32 bits_apart(u32 format) { return format == 2 ? 4 : 8; }
+
+static u16 small_pair(const Instr &i, const u32 *o, float high, float low) {
+  const auto narrow = [&i, o](float x) {
+    if (o[0] == SCALES) return narrow_scale(x, Mode(o[1]), i.flags & SAT);
+    return narrow_fp8(x, *SMALL[o[0]], i.flags & RELU, Mode(o[1]));
+  };
+  return u16(narrow(high) << bits_apart(o[0]) | narrow(low));
+}
+
+// o: d, a (the upper one), b, format, mode, is a pair of bf16
+static void small_from_f32(Warp &w, const Instr &i, u32 m) {
+  lanes(
+      m, w.reg<u16>(i.o[0]), [&i](float a, float b) { return small_pair(i, i.o + 3, a, b); }, w.reg<float>(i.o[1]),
+      w.reg<float>(i.o[2]));
+}
+static void small_from_halves(Warp &w, const Instr &i, u32 m) {
+  const auto widen = i.o[4] ? widen_bf16 : widen_half;
+  lanes(
+      m, w.reg<u16>(i.o[0]), [&i, widen](u32 a) { return small_pair(i, i.o + 2, widen(u16(a >> 16)), widen(u16(a))); },
+      w.reg<u32>(i.o[1]));
+}
+static void small_to_halves(Warp &w, const Instr &i, u32 m) {
+  const u32 format = i.o[2], mask = format == 2 ? 15 : 255;
+  const bool relu = i.flags & RELU, bf16 = i.o[4];
+  lanes(
+      m, w.reg<u32>(i.o[0]),
+      [format, mask, relu, bf16](u16 a) {
+        u32 out = 0;
+        for (int n = 0; n < 2; ++n) {
+          const u8 bits = u8(a >> n * bits_apart(format) & mask);
+          float y = format == SCALES ? widen_scale(bits) : widen_fp8(bits, *SMALL[format]);
+          if (relu && y <= 0) y = 0;
+          out |= u32(bf16 ? narrow_bf16(y) : narrow_half(y)) << 16 * n;
+        }
+        return out;
+      },
+      w.reg<u16>(i.o[1]));
+}
+
 float widen_fp8(u8 bits, bool e4m3) { return e4m3 ? widen_fp8(bits, E4M3) : widen_fp8(bits, E5M2); }
 
 void register_convert(Registry &r) {
@@ -342,7 +395,10 @@ void register_convert(Registry &r) {
             {"cvt.e4m3x2.f16x2", pair_from_f16<E4M3>, "d2 s4", halves},
             {"cvt.e5m2x2.f16x2", pair_from_f16<E5M2>, "d2 s4", halves},
             {"cvt.f16x2.e4m3x2", pair_to_f16<E4M3>, "d4 s2", converts},
-            {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2", converts}});
+            {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2", converts},
+            {"cvt.small.f32", small_from_f32, "d2 s4 s4 n n n", converts},
+            {"cvt.small.halves", small_from_halves, "d2 s4 n n n", converts},
+            {"cvt.widen", small_to_halves, "d4 s2 n n n", converts}});
 }
 
 }  // namespace vm

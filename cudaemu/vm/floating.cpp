@@ -107,6 +107,28 @@ static inline T xor_sign(T magnitude, T a, T b) {
   return std::signbit(a) != std::signbit(b) ? -std::fabs(magnitude) : std::fabs(magnitude);
 }
 
+template <class T>
+static inline T either_nan(T a, T b, T c, T otherwise) {
+  return a != a || b != b || c != c ? T(NAN) : otherwise;
+}
+
+// f32x2: two floats of a lane side by side, each as one by itself.
+template <class F, class... S>
+static inline void compute_pairs(Warp &w, const Instr &i, u32 m, F f, const S *...s) {
+  const bool ftz = i.flags & FTZ;
+  const Rounding rounding(i.flags);
+  lanes<2>(
+      m, w.reg<float>(i.o[0]),
+      [f, ftz](auto... x) { return ftz ? flushed(canonical(f(flushed(x)...))) : canonical(f(x...)); }, s...);
+}
+#define PAIRS2(name, expr)                                                                                     \
+  {name,                                                                                                       \
+   [](Warp &w, const Instr &i, u32 m) {                                                                        \
+     compute_pairs(                                                                                            \
+         w, i, m, [](float a, float b) -> float { return expr; }, w.reg<float>(i.o[1]), w.reg<float>(i.o[2])); \
+   },                                                                                                          \
+   "d8 s8 s8", About::computes("float", Undefined::HALF_BY_HALF)}
+
 // abs, neg and copysign only touch the sign: a NaN stays as it is, but .ftz flushes.
 template <class F>
 static void sign_f32(Warp &w, const Instr &i, u32 m, F f) {
@@ -366,6 +388,27 @@ void register_floating(Registry &r) {
                 w.reg<u64>(i.o[1]), w.reg<u64>(i.o[2]));
           },
           "d8 s8 s8", FLOAT}});
+#define THREE(name, T, expr) TERNARY(name, T, expr, FLOAT)
+  enter(r, {THREE("min3.f32", float, minimum(minimum(a, b), c)), THREE("max3.f32", float, maximum(maximum(a, b), c)),
+            THREE("min3.NaN.f32", float, either_nan(a, b, c, minimum(minimum(a, b), c))),
+            THREE("max3.NaN.f32", float, either_nan(a, b, c, maximum(maximum(a, b), c))),
+            THREE("min3.abs.f32", float, minimum(minimum(std::fabs(a), std::fabs(b)), std::fabs(c))),
+            THREE("max3.abs.f32", float, maximum(maximum(std::fabs(a), std::fabs(b)), std::fabs(c))),
+            THREE("min3.NaN.abs.f32", float,
+                  either_nan(a, b, c, minimum(minimum(std::fabs(a), std::fabs(b)), std::fabs(c)))),
+            THREE("max3.NaN.abs.f32", float,
+                  either_nan(a, b, c, maximum(maximum(std::fabs(a), std::fabs(b)), std::fabs(c))))});
+#undef THREE
+  enter(r, {PAIRS2("add.f32x2", a + b),
+            PAIRS2("sub.f32x2", a - b),
+            PAIRS2("mul.f32x2", a * b),
+            {"fma.f32x2",
+             [](Warp &w, const Instr &i, u32 m) {
+               compute_pairs(
+                   w, i, m, [](float a, float b, float c) { return std::fma(a, b, c); }, w.reg<float>(i.o[1]),
+                   w.reg<float>(i.o[2]), w.reg<float>(i.o[3]));
+             },
+             "d8 s8 s8 s8", About::computes("fma", Undefined::HALF_BY_HALF)}});
   enter(r, {HALF_FORMAT("f16", Format::F16, 1), HALF_FORMAT("f16x2", Format::F16, 2)});
   enter(r, {HALF_FORMAT("bf16", Format::BF16, 1), HALF_FORMAT("bf16x2", Format::BF16, 2)});
 }

@@ -163,17 +163,24 @@ static void lop3(Warp &w, const Instr &i, const Flow &, u32 m) {
 }
 
 // Each half of a register by itself.
-static void half_by_half(Warp &w, const Instr &, const Flow &f, u32 m) {
-  u16 bad[2 * LANES] = {};
+template <class T>
+static void halves_of(Warp &w, const Flow &f, u32 m) {
+  T bad[2 * LANES] = {};
   for (u32 n = 0; n < f.sources; ++n) {
-    const u16 *bits = reinterpret_cast<u16 *>(w.undefined + f.offsets[f.targets + n]);
-    if (w.block->program.width(f.offsets[f.targets + n]) != 4) return set_targets(w, f, m, undefined_sources(w, f));
-    for (int k = 0; k < 2 * LANES; ++k) bad[k] |= bits[k] ? 0xffff : 0;
+    const T *bits = reinterpret_cast<T *>(w.undefined + f.offsets[f.targets + n]);
+    for (int k = 0; k < 2 * LANES; ++k) bad[k] |= bits[k] ? T(~0) : 0;
   }
-  for (u32 n = 0; n < f.targets; ++n) {
-    if (w.block->program.width(f.offsets[n]) != 4) return set_targets(w, f, m, undefined_sources(w, f));
-    blend<2>(reinterpret_cast<u16 *>(w.undefined + f.offsets[n]), bad, m);
-  }
+  for (u32 n = 0; n < f.targets; ++n) blend<2>(reinterpret_cast<T *>(w.undefined + f.offsets[n]), bad, m);
+}
+static void half_by_half(Warp &w, const Instr &, const Flow &f, u32 m) {
+  const auto all_have = [&w, &f](u32 width) {
+    return std::all_of(f.offsets.begin(), f.offsets.begin() + f.targets + f.sources, [&w, width](u32 offset) {
+      return w.block->program.width(offset) == width;
+    });
+  };
+  if (all_have(4)) return halves_of<u16>(w, f, m);
+  if (all_have(8)) return halves_of<u32>(w, f, m);
+  set_targets(w, f, m, undefined_sources(w, f));
 }
 
 // An integer of some bits to one of others; anything else all together.

@@ -1,6 +1,7 @@
 // Instructions in which the lanes of a warp meet: shuffles, votes, matches, reductions; and queries of address spaces.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "block.h"
 
@@ -109,6 +110,24 @@ static void everywhere(Warp &w, u32 slot, u32 m, T value) {
   for (int lane = 0; lane < LANES; ++lane)
     if (m >> lane & 1) w.reg<T>(slot)[lane] = value;
 }
+
+// redux.sync.min and .max of f32: of the numbers; .NaN: a NaN if there is one. -0 is below +0.
+template <bool MAX, bool ABS, bool NANS>
+static void reduce_f32(Warp &w, const Instr &i, u32 m) {
+  const float *a = w.reg<float>(i.o[1]);
+  float best = NAN;
+  bool nan = false;
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const float x = a[__builtin_ctz(rest)], y = ABS ? std::fabs(x) : x;
+    nan |= y != y;
+    const bool before = y < best || (y == best && std::signbit(y));
+    if (best != best || (y == y && before != MAX)) best = y;
+  }
+  if (best != best || (NANS && nan)) best = as<float>(0x7fffffffu);
+  everywhere<float>(w, i.o[0], m, best);
+}
+#define REDUX_F32(name, MAX, ABS, NANS) \
+  {"redux." name, reduce_f32<MAX, ABS, NANS>, "d4 s4", About::does(Effect::EXCHANGES, "shuffle", Undefined::ALL_LANES)}
 
 static u64 nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -261,7 +280,15 @@ void register_warp(Registry &r) {
        REDUX("max.s32", s32, std::max(a, b)),
        REDUX("and.u32", u32, a & b),
        REDUX("or.u32", u32, a | b),
-       REDUX("xor.u32", u32, a ^ b)});
+       REDUX("xor.u32", u32, a ^ b),
+       REDUX_F32("min.f32", false, false, false),
+       REDUX_F32("max.f32", true, false, false),
+       REDUX_F32("min.abs.f32", false, true, false),
+       REDUX_F32("max.abs.f32", true, true, false),
+       REDUX_F32("min.NaN.f32", false, false, true),
+       REDUX_F32("max.NaN.f32", true, false, true),
+       REDUX_F32("min.abs.NaN.f32", false, true, true),
+       REDUX_F32("max.abs.NaN.f32", true, true, true)});
 }
 
 }  // namespace vm

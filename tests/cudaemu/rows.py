@@ -27,7 +27,8 @@ np.seterr(all="ignore")
 Dim = tuple[int, int, int]
 
 HEADER = ".version 8.3\n.target sm_90\n.address_size 64\n"
-BITS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64}
+BLACKWELL = ".version 8.8\n.target sm_100a\n.address_size 64\n"  # not compared with hardware: there is none
+BITS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64, "f32x2": 64}
 BITS |= {f"{kind}{width}": width for kind in "bus" for width in (8, 16, 32, 64)}
 FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 # Bits of the significand, smallest and largest exponent.
@@ -60,6 +61,9 @@ def _floats(kind: str) -> list[float]:
 
 def edges(kind: str) -> np.ndarray:
     """The edge values of a type as its bits, in an unsigned array."""
+    if kind == "f32x2":
+        half = edges("f32").astype(np.uint64)
+        return half | np.roll(half, 3) << np.uint64(32)
     if kind.endswith("x2"):  # halves from the same edges, paired with a different shift each
         half = edges(kind[:-2]).astype(np.uint32)
         return half | np.roll(half, 3) << 16
@@ -169,6 +173,7 @@ class Row:
     relative: float = 0.0
     absolute: float = 0.0
     lanes: bool = False  # lanes work together: all of them are on, always
+    header: str = HEADER
     values: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     def ptx(self) -> str:
@@ -188,7 +193,7 @@ class Row:
         params = ", ".join(f".param .u64 k_param_{position}" for position in range(count + 1))
         return "\n".join(
             [
-                HEADER,
+                self.header,
                 f".visible .entry k({params}) {{",
                 ".reg .pred %on, %odd, %p, %q; .reg .b16 %h<4>; .reg .f32 %f<4>;",
                 ".reg .b32 %r<8>, %index, %lane, %row; .reg .b64 %w<4>, %base, %at;",
@@ -244,7 +249,8 @@ def _operands(row: Row) -> list[np.ndarray]:
 
 def emulate(text: str, grid: Dim, block: int, arguments: Sequence[torch.Tensor]) -> None:
     """Run kernel `k` of a PTX module in the emulator; the tensors come back."""
-    cudaemu.run_ptx(text, "k", grid, block, arguments).raise_if_findings()
+    arch = "10.0a" if "sm_100a" in text else "9.0"
+    cudaemu.run_ptx(text, "k", grid, block, arguments, arch=arch).raise_if_findings()
 
 
 def launch(text: str, grid: Dim, block: int, arguments: Sequence[torch.Tensor]) -> None:
@@ -298,10 +304,10 @@ def check(row: Row, run: Callable = emulate) -> None:
 def _same(got: np.ndarray, expected: np.ndarray, row: Row) -> np.ndarray:
     """Equal bits; for floats also any two NaNs, and for approximate instructions values that are close."""
     same = got == expected
-    for shift in (0, 16) if row.result.endswith("x2") else (0,):
+    kind = row.result.removesuffix("x2")
+    for shift in (0, BITS[kind]) if row.result.endswith("x2") else (0,):
         if not row.result.startswith(("f", "bf")):
             return same
-        kind = row.result.removesuffix("x2")
         parts = ((bits >> np.array(shift, bits.dtype)).astype(f"u{BITS[kind] // 8}") for bits in (got, expected))
         a, b = (values_of(part, kind).astype(float) for part in parts)
         alike = (np.isnan(a) & np.isnan(b)) | ((a == b) & (np.signbit(a) == np.signbit(b)))

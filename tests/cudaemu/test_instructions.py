@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import random
 import re
@@ -19,6 +20,7 @@ from cudaemu.errors import UserError
 from tests.cudaemu.rows import (
     ARITHMETIC,
     BITS,
+    BLACKWELL,
     BLOCK,
     SENTINEL,
     Row,
@@ -1035,6 +1037,153 @@ def _warp_rows() -> list[Row]:
     return rows
 
 
+# ---- Blackwell ------------------------------------------------------------------------------------------------------
+
+
+def _of_magnitudes(function: Callable) -> Callable:
+    return lambda *operands: function(*map(np.abs, operands))
+
+
+def _each_f32(function: Callable) -> Callable:
+    """A function of f32, applied to both of a pair."""
+
+    def pairs(*operands: np.ndarray) -> np.ndarray:
+        both = [operand.astype(np.uint64).view(np.float32) for operand in operands]
+        return bits_of(function(*both), "f32").view(np.uint64)
+
+    return pairs
+
+
+def _blackwell_rows() -> list[Row]:
+    """Of compute capability 10.0 and later. The rules are those of the PTX ISA; no GPU has been asked."""
+    rows = []
+    for name, function in (("min", lesser), ("max", greater)):
+        three = lambda a, b, c, f=function: f(f(a, b), c)  # noqa: E731
+        nan = lambda a, b, c, f=three: np.where(np.isnan(a) | np.isnan(b) | np.isnan(c), np.nan, f(a, b, c))  # noqa: E731
+        for modifiers, f in (
+            ("", three),
+            (".ftz", flushed(three)),
+            (".NaN", nan),
+            (".abs", _of_magnitudes(three)),
+            (".NaN.abs", _of_magnitudes(nan)),
+        ):
+            rows.append(
+                Row(f"{name}{modifiers}.f32 of three", "f32", ("f32",) * 3, f, f"{name}{modifiers}.f32 %d, %a, %b, %c;")
+            )
+        one = lambda a, f=function: functools.reduce(f, a)  # noqa: E731
+        reduced = lambda a, f=one: f(a)  # noqa: E731
+        or_nan_ = lambda a, f=one: np.float32(np.nan) if np.isnan(a).any() else f(a)  # noqa: E731
+        for modifiers, f in (
+            ("", reduced),
+            (".abs", _of_magnitudes(reduced)),
+            (".NaN", or_nan_),
+            (".abs.NaN", _of_magnitudes(or_nan_)),
+        ):
+            opcode = f"redux.sync.{name}{modifiers}.f32"
+            repeated = warps(lambda a, f=f: np.repeat(f(a), 32))
+            rows.append(Row(opcode, "f32", ("f32",), repeated, f"{opcode} %d, %a, -1;", lanes=True))
+    for name, count in (("add", 2), ("sub", 2), ("mul", 2), ("fma", 3)):
+        for mode in ("rn", "rz", "rm", "rp"):
+            function = exact(name, "f32", mode)
+            rows.append(Row(f"{name}.{mode}.f32x2", "f32x2", ("f32x2",) * count, _each_f32(function)))
+        ftz = _each_f32(flushed(exact(name, "f32")))
+        rows.append(Row(f"{name}.rn.ftz.f32x2", "f32x2", ("f32x2",) * count, ftz))
+    for kind, (values, apart) in _small_formats().items():
+        for relu, mode in itertools.product((False, True), ("rn", "rz")):
+            suffix = ".relu" * relu
+            narrow = _narrow_small(values, relu, mode)
+            byte = apart == 4  # the register of a pair of 4 bits is a byte
+            into = ".reg .b8 %x, %y;"
+            for source, operands in (("f32", ("f32",) * 2), ("f16x2", ("f16x2",)), ("bf16x2", ("bf16x2",))):
+                opcode = f"cvt.{mode}.satfinite{suffix}.{kind}x2.{source}"
+                arguments = ", ".join(f"%{letter}" for letter in "ab"[: len(operands)])
+                if source == "f32":
+                    function = lambda a, b, f=narrow, s=apart: f(a) << s | f(b)  # noqa: E731
+                else:
+                    function = lambda a, f=narrow, s=apart, k=source[:-2]: (  # noqa: E731
+                        f(half_of(a, 16, k)) << s | f(half_of(a, 0, k))
+                    )
+                body = f"{into} {opcode} %x, {arguments}; mov.b16 %d, {{%x, 0}};" if byte else None
+                rows.append(Row(opcode, "b16", operands, function, body))
+            for half in ("f16", "bf16") if mode == "rn" else ():
+                opcode = f"cvt.rn{suffix}.{half}x2.{kind}x2"
+
+                def widen(packed: np.ndarray, v=values, s=apart, r=relu, k=half) -> np.ndarray:
+                    out = np.zeros(len(packed), np.uint32)
+                    for n in (0, 1):
+                        found = v[[int(x) >> s * n & len(v) - 1 for x in packed]]
+                        out |= bits_of(np.where(found > 0, found, 0) if r else found, k).astype(np.uint32) << 16 * n
+                    return out
+
+                tried = {0: [x | (len(values) - 1 - x) << apart for x in range(len(values))]}
+                body = f"{into} mov.b16 {{%x, %y}}, %a; {opcode} %d, %x;" if byte else None
+                rows.append(Row(opcode, f"{half}x2", ("b16",), widen, body, values=tried))
+    for mode, satfinite in itertools.product(("rz", "rp"), (False, True)):
+        scale = _scale(mode, satfinite)
+        start = f"cvt.{mode}{'.satfinite' * satfinite}.ue8m0x2"
+        rows.append(Row(f"{start}.f32", "b16", ("f32",) * 2, lambda a, b, f=scale: f(a) << 8 | f(b)))
+        pair = lambda a, f=scale: f(half_of(a, 16, "bf16")) << 8 | f(half_of(a, 0, "bf16"))  # noqa: E731
+        rows.append(Row(f"{start}.bf16x2", "b16", ("bf16x2",), pair))
+
+    def widen_scales(packed: np.ndarray) -> np.ndarray:
+        out = np.zeros(len(packed), np.uint32)
+        for n in (0, 8):
+            exponents = np.array([int(x) >> n & 255 for x in packed])
+            scales = np.where(exponents == 255, np.nan, 2.0 ** (exponents - 127.0))
+            out |= bits_of(scales, "bf16").astype(np.uint32) << 2 * n
+        return out
+
+    every = {0: [x | (255 - x) << 8 for x in range(256)]}
+    rows.append(Row("cvt.rn.bf16x2.ue8m0x2", "bf16x2", ("b16",), widen_scales, values=every))
+    return [replace(row, header=BLACKWELL) for row in rows]
+
+
+def _small_formats() -> dict[str, tuple[np.ndarray, int]]:
+    """The values of each format by their bits, and how many bits a pair's elements are apart."""
+    formats = {}
+    for kind, exponents, fraction, apart in (("e2m1", 2, 1, 4), ("e2m3", 2, 3, 8), ("e3m2", 3, 2, 8)):
+        bias = 2 ** (exponents - 1) - 1
+        bits = np.arange(1 << exponents + fraction)
+        exponent, part = bits >> fraction, (bits & (1 << fraction) - 1) / 2.0**fraction
+        positive = np.where(exponent, (1 + part) * 2.0 ** (exponent - bias), part * 2.0 ** (1 - bias))
+        formats[kind] = np.concatenate([positive, -positive]), apart
+    return formats
+
+
+def _narrow_small(values: np.ndarray, relu: bool, mode: str) -> Callable:
+    """To the nearest value, a tie to the even one, or (rz) towards zero; the largest one beyond it, and of a NaN."""
+    positive = values[: len(values) // 2]
+
+    def narrow(x: float) -> int:
+        if np.isnan(x):
+            return len(positive) - 1
+        magnitude = min(abs(float(x)), positive[-1])
+        distance = np.where((mode == "rz") & (positive > magnitude), np.inf, np.abs(positive - magnitude))
+        nearest = min(np.flatnonzero(distance == distance.min()), key=lambda bits: bits & 1)
+        if relu and not x > 0:
+            return 0
+        return int(nearest) + len(positive) * bool(np.signbit(x))
+
+    return lambda a: np.array([narrow(x) for x in a], np.uint16)
+
+
+def _scale(mode: str, satfinite: bool) -> Callable:
+    """ue8m0: the exponent of 2^-127 to 2^127 at or next to a value; the sign is dropped."""
+
+    def scale(x: float) -> int:
+        if np.isnan(x):
+            return 255
+        powers = 2.0 ** np.arange(-127.0, 128.0)
+        if mode == "rz":
+            found = int(np.searchsorted(powers, abs(float(x)), side="right")) - 1
+        else:
+            found = int(np.searchsorted(powers, abs(float(x)), side="left"))
+        found = 255 if np.isinf(x) else max(found, 0)
+        return min(found, 254) if satfinite else found
+
+    return lambda a: np.array([scale(x) for x in a], np.uint16)
+
+
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 # A slot of 16 bytes per thread: %r3 is its 32-bit shared address, %w3 the generic one.
@@ -1463,6 +1612,7 @@ ROWS = {
         _conversion_rows,
         _fp8_rows,
         _warp_rows,
+        _blackwell_rows,
         _memory_rows,
         _matrix_rows,
         _other_rows,
@@ -1656,6 +1806,8 @@ def test_a_gpu_agrees():
         pytest.skip("the tables have instructions of compute capability 9.0")
     wrong = {}
     for name, row in ROWS.items():
+        if row.header == BLACKWELL and torch.cuda.get_device_capability() != (10, 0):
+            continue  # sm_100a runs there alone
         try:
             check(replace(row, lanes=row.lanes or name in UNGUARDED), launch)
         except AssertionError as error:

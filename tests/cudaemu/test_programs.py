@@ -908,3 +908,23 @@ def test_thrust_and_cub_are_clean():
     even = sum(i * 7919 % 10007 % 2 == 0 for i in range(3000))
     report = cudaemu.program(source(LIBRARY.replace("EVEN", str(even)), "library"))
     assert report.ok and report.status == 0, report
+
+
+def test_findings_as_other_programs_read_them(tmp_path):
+    """At the finding's line, for GitHub and as SARIF; nothing of it in the program's own output."""
+    path = source(TROUBLE, "trouble")
+    annotated = command("--format", "github", path, 3)
+    assert annotated.returncode == FINDINGS_STATUS
+    found = re.search(
+        r"^::error file=\S+trouble\S*\.cu,line=(\d+),title=out of bounds global::\S", annotated.stderr, re.M
+    )
+    assert found and "::error" not in annotated.stdout
+    written = tmp_path / "found.sarif"
+    assert command("--format", "sarif", "--output", written, path, 3).returncode == FINDINGS_STATUS
+    record = json.loads(written.read_text())
+    (result,) = record["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert record["version"] == "2.1.0" and result["ruleId"] == "out-of-bounds-global"
+    assert place["region"]["startLine"] == int(found[1]) and place["artifactLocation"]["uri"].endswith(".cu")
+    assert [rule["id"] for rule in record["runs"][0]["tool"]["driver"]["rules"]] == ["out-of-bounds-global"]
+    assert command("--output", written, path, 0).returncode == NOT_RUN_STATUS

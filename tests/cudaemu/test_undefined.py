@@ -542,3 +542,27 @@ def test_members_that_nobody_set_are_no_gaps():
         *(("undefined value", at(mark)) for mark in ("tail", "middle", "used")),
     ], report
     assert f"read with what lies beside it at line {at('copied')}" in report.findings[-1].message
+
+
+HALF_OF_A_PAIR = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 out) {
+.reg .f32 %f<4>; .reg .b64 %w<3>;
+ld.param.u64 %w0, [out];
+mov.f32 %f0, 0f3F800000;
+mov.b64 %w1, {%f0, %f1};
+add.rn.f32x2 %w2, %w1, %w1;
+mov.b64 {%f2, %f3}, %w2;
+st.global.f32 [%w0], %f{KEPT};
+ret; }
+"""
+
+
+@pytest.mark.parametrize("kept, found", [(2, []), (3, ["undefined value"])])
+def test_a_pair_of_f32_is_undefined_by_halves(kept, found):
+    out = np.zeros(1, np.float32)
+    report = cudaemu.run_ptx(HALF_OF_A_PAIR.replace("{KEPT}", str(kept)), "k", 1, 1, [out], arch="10.0a")
+    assert [finding.kind for finding in report.findings] == found, report
+    assert found or out[0] == 2
