@@ -385,8 +385,9 @@ def fla_parallel_retention() -> Pairs:
 
 @case("fla", 2e-2)
 def fla_chunk_delta_rule() -> Pairs:
-    def kernel(q: Any, k: Any, v: Any, b: Any) -> Any:
-        return fla("delta_rule.chunk_delta_rule")(q, unit(k), v, b.sigmoid())[0]
+    def kernel(q: Any, k: Any, v: Any, b: Any) -> Any:  # it takes bf16 alone
+        given = (each.bfloat16() for each in (q, unit(k), v, b.sigmoid()))
+        return fla("delta_rule.chunk_delta_rule")(*given)[0].float()
 
     yield from both(kernel, lambda q, k, v, b: recurrent(q, unit(k), v, beta=b.sigmoid()), *qkv(), leaf(1, 100, 2))
 
