@@ -35,7 +35,7 @@ DRIVERS = Path(__file__).with_name("drivers")
 REFUSED = "refused launch"  # the class of what CUDA refuses to launch: an error code and a reason, no finding
 REQUIRED = ("Broken", "Class", "Says", "Line", "Tool")
 OPTIONAL = ("Run", "Arch")
-PRACTICE = ("Exercise", "Title", "Level", "Topic", "Hint", "Repair")
+PRACTICE = ("Exercise", "Title", "Level", "Topic", "Hint", "Repair", "Keep")
 
 
 @dataclass(frozen=True)
