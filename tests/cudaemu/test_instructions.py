@@ -1645,6 +1645,7 @@ ELSEWHERE |= {"setmaxnreg", "fence.proxy.async"}  # likewise
 ELSEWHERE |= {"tex", "suld", "sust"}  # test_textures.py
 ELSEWHERE |= {"wmma.load.f64", "wmma.store.f64"}  # test_tensor.py
 ELSEWHERE |= {"and.pred.settling", "or.pred.settling"}  # test_order.py
+ELSEWHERE |= {f"selp.b{bits}.settling" for bits in (16, 32, 64)}  # test_triton.py
 ELSEWHERE |= {"fence.mbarrier_init"}  # test_bulk.py
 ELSEWHERE |= {"bra", "brx", "call", "return", "unknown", "cluster.wait"}  # the scheduler: test_engine.py, test_calls.py
 
