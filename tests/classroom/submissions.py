@@ -145,7 +145,7 @@ def kinds() -> list[Kind]:
         Kind("reaches-out", _launcher(_OUT + LAUNCH, "#include <fcntl.h>\n#include <sys/socket.h>\n#include "
                                                      "<unistd.h>\n"),
              (SOLVED,)),
-        Kind("quotes-passwords", OURS + 'asm(".include \\"/etc/passwd\\"");\n', (COMPILE,)),
+        Kind("quotes-passwords", OURS + 'asm(".include \\"/etc/passwd\\"");\n', (COMPILE, RUN)),
         Kind("cheat-writes-results", _launcher(_RESULTS + "  (void)grid;\n", "#include <unistd.h>\n"), (RULE,)),
         Kind("endless-host", _launcher(ENDLESS + LAUNCH), (RULE, LATE), slow=True),
         Kind("endless-kernel", _edited(("float sum", ENDLESS + "  float sum")), (RULE, LATE), slow=True),
