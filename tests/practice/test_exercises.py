@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from common import course
-from common.practice import exercises, folder, patches
+from common.practice import exercises, folder, goals, patches
 from common.practice.check import COMPILE, RULE, WRONG, changed_lines, check
 from common.practice.exercises import HINTS, KINDS, TOPICS, Exercise
 from common.practice.goals import Goal
@@ -291,9 +291,7 @@ def test_goals_name_counters_that_there_are(exercise):
     kinds |= {"atomic", *(f"{what}.{where}" for what in ("load", "store") for where in ("shared", "global"))}
     known = {
         *Counters().flat(),
-        "shared_bytes",
-        "sectors_read",
-        "sectors_written",
+        *(goals.SHARED_BYTES, goals.READ, goals.WRITTEN, goals.EARLY, goals.BEHIND),
         *(f"instructions.{kind}" for kind in kinds),
     }
     assert {goal.counter for goal in (*exercise.goals, *exercise.keeps, *exercise.needs)} <= known
