@@ -343,7 +343,7 @@ CASES = {
     12: (188, "out of bounds global", r"d \(cudaMalloc 1, line 13\) \+ 0 bytes, which was freed"),
     13: (139, "host crash", r"SIGSEGV\) at address 0x10.*cudaDeviceSynchronize"),
     14: (134, "host crash", r"SIGABRT"),
-    15: (1, None, ""),
+    15: (1, "double free", r"d \(cudaMalloc 1, line 13\) was freed before, at trouble\.cu:32"),
     22: (137, "host crash", r"a file descriptor that it has not opened"),
 }
 
