@@ -190,6 +190,9 @@ class Scale(Problem):
     def test_shapes(self, multiples, variants):
         return {"small": (64, 8)}
 
+    def sizes(self, multiples, variants):
+        return {"N": (64,), "D": (8,)}
+
     def figure_shape(self, multiples, variants):
         return (64, 8)
 

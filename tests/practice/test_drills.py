@@ -625,7 +625,7 @@ def test_a_score_counts_right_answers(monkeypatch, capsys):
 def test_who_has_had_enough_keeps_the_score(monkeypatch, capsys):
     typed(monkeypatch, "0", "q")
     assert ask([question(n=n) for n in range(4)]) == 1
-    assert "1 of 1 right, 3 not asked" in capsys.readouterr().out
+    assert "1 of 1 right, 3 not answered" in capsys.readouterr().out
 
 
 def test_a_sheet_has_no_answers_and_its_key_has(tmp_path):
