@@ -30,7 +30,14 @@ from cudaemu.report import Counters, Finding, Report
 from cudaemu.terminal import say
 from cudaemu.timeline import Timeline
 from cudaemu.torch_cuda import Cuda
-from cudaemu.triton.driver import Backend, Device, Driver
+
+try:
+    from cudaemu.triton.driver import Backend, Device, Driver
+except ImportError as error:  # of names that older Tritons do not have
+    raise UserError(
+        f"Triton must be 3.9 or newer, got {triton.__version__}. PyTorch's builds for CUDA ask for an older one, its "
+        "build for the CPU for none: pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    ) from error
 
 __all__ = ["report", "reports", "stop", "use"]
 

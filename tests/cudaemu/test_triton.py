@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is not installed: pip install triton (a gigabyte)")
+pytest.importorskip("triton", "3.9", reason="Triton 3.9 or newer is not installed: pip install triton (a gigabyte)")
 
 from cudaemu import CheckFailed, UserError  # noqa: E402
 from cudaemu import triton as device  # noqa: E402
