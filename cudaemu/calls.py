@@ -86,8 +86,9 @@ def compiled(source: Path, options: Options, call: str | None = None, instances:
 
 
 @contextmanager
-def _session(ptx: str, options: Options, source: Path | str = "the source") -> Iterator[Session]:
-    with loaded(ptx) as module:
+def session_of(ptx: str, options: Options, source: Path | str = "the source", tiles: bool = False) -> Iterator[Session]:
+    """A session with that PTX, as the options say. `tiles`: see engine.Module."""
+    with loaded(ptx, tiles) as module:
         yield Session(
             module,
             options.gpu,
@@ -120,7 +121,7 @@ def call_launcher(
     """`run` with a source that is compiled already."""
     for each in (args, *again, *([] if repeat is None else [repeat])):
         _check_names(names, each, outputs)
-    with PtxCheck(build), _session(build.ptx, options, build.source) as session:
+    with PtxCheck(build), session_of(build.ptx, options, build.source) as session:
         _share(session, memory)
 
         def pack(given: Sequence[Any], types: list[ParameterType]) -> bytes:
@@ -153,7 +154,7 @@ def call_extension(
     """Call a function of a PyTorch extension; what it returns is in the report's `result`."""
     result: list[Any] = []
     torch = sys.modules.get("torch") if any("torch" in type(arg).__module__ for arg in args) else None
-    with PtxCheck(build), _session(build.ptx, options, build.source) as session:
+    with PtxCheck(build), session_of(build.ptx, options, build.source) as session:
         arena = session.arena
 
         def upload(name: str, array: Any) -> int:
@@ -244,7 +245,7 @@ def run_program(
             f"{build.source} must have a main() to be a program. Its functions ({functions}) and kernels can be "
             "called from Python: cudaemu.load"
         )
-    with PtxCheck(build), _session(build.ptx, options, build.source) as session:
+    with PtxCheck(build), session_of(build.ptx, options, build.source) as session:
         if into is not None:
             into.append(session)
         timeout, refused = options.timeout, options.on_refusal
@@ -299,7 +300,7 @@ def launch_kernel(
     """`run_ptx` with settled options."""
     _check_names(names, args, outputs)
     grids, blocks = dimension(grid, "grid", MAX_GRID), dimension(block, "block", MAX_BLOCK)
-    with _session(ptx, options) as session:
+    with session_of(ptx, options) as session:
         info = session.module.kernel(kernel)
         label = readable(kernel)
         if refused := check_launch(label, blocks, shared, info.static_shared, info.max_threads, options.gpu):

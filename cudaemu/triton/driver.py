@@ -21,13 +21,14 @@ from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime import _allocation
 
 from cudaemu import terminal
+from cudaemu.calls import session_of
 from cudaemu.errors import CheckFailed, UserError
 from cudaemu.hardware import Gpu
 from cudaemu.kernel import Configuration
 from cudaemu.memory import Allocation
 from cudaemu.options import Options
 from cudaemu.report import Report
-from cudaemu.session import MAX_BLOCK, MAX_GRID, Session, dimension, loaded
+from cudaemu.session import MAX_BLOCK, MAX_GRID, Session, dimension
 from cudaemu.torch_cuda import CPU, Cuda
 
 MOST_ADDRESSES = 1 << 16  # of a tensor of 64-bit numbers, which may be addresses of tensors
@@ -268,10 +269,9 @@ class Launcher:
             profile = _aligned(allocate, size, alignment, stream)
         flat = [(self.names[at], kind, value) for at, kind, value in _flat(self.positions, self.expanded, args)]
         flat += [("the scratch memory", "*i8", scratch), ("the profiler's memory", "*i8", profile)]
-        with loaded(function.ptx, tiles=True) as module:
-            session = _session(module, device.options)
+        with session_of(function.ptx, device.options, "the kernel", tiles=True) as session:
             enter_memory(session, device.cuda, [(name, value) for name, _, value in flat])
-            info = module.module.kernel(function.name)
+            info = session.module.kernel(function.name)
             params = bytearray(info.param_bytes)
             if len(info.params) != len(flat):
                 raise UserError(f"{function.name} must have {len(flat)} parameters, got {len(info.params)} in the PTX")
@@ -309,23 +309,6 @@ def at_python_lines(ptx: str) -> str:
             said = True
         kept.append(line)
     return "".join(kept)
-
-
-def _session(module: Any, options: Options) -> Session:
-    return Session(
-        module,
-        options.gpu,
-        counters=options.counters,
-        sanitize=options.sanitize,
-        strict=options.strict,
-        trace=options.trace,
-        events=options.events,
-        progress=options.progress,
-        threads=options.threads,
-        on_finding=options.on_finding,
-        source="the kernel",
-        blocks=options.blocks,
-    )
 
 
 def _zeros(size: int, _alignment: int, _stream: Any) -> torch.Tensor:
