@@ -90,7 +90,6 @@ def test_launches_that_are_drawn_are_right(stage: Stage):
         assert result.ok and result.accuracies, result.report
 
 
-@pytest.mark.xfail(reason="h5 refuses choice 13 without room at 1x8x8, which a draw does not know yet")
 @pytest.mark.full
 @every_stage
 def test_launches_that_hypothesis_draws_are_right(stage: Stage):
@@ -130,7 +129,6 @@ def test_what_a_draw_shows(edited: Edited, number: str, variants: dict, old: str
     assert reports and len(reports) < LAUNCHES and any(said in report for report in reports), reports
 
 
-@pytest.mark.xfail(reason="eight draws do not show it yet: none of them writes where O has room beside its rows")
 @pytest.mark.full
 def test_what_lies_between_the_rows_of_an_output_is_left_alone(edited: Edited):
     """A chunk of zeros beyond each row of O that has room there: the result is right, and nothing is out of bounds."""
@@ -140,7 +138,7 @@ def test_what_lies_between_the_rows_of_an_output_is_left_alone(edited: Edited):
         "      arguments.O[row_offset(arguments.o, batch, head, tile_row + row, packed) + HEAD_DIM] = Element(0.0f);\n",
     )
     kernel, deck = FINAL.kernel("fp16", source=edited(FINAL, (beside[0], beside[1] + beside[0]))), Deck()
-    reports = [check_any(kernel, deck, seed).report for seed in range(LAUNCHES)]
+    reports = [check_any(kernel, deck, seed).report for seed in range(3 * LAUNCHES)]  # one part, room, heads unpacked
     assert any("it writes between the rows of O" in report for report in reports), reports
 
 

@@ -21,6 +21,7 @@ from cudaemu.errors import UserError
 ROW_BYTES = 16  # rows begin at multiples of this
 SQUARE = 128  # rows and columns of the squares that a launcher's scratch is counted in
 ACTIVATIONS = (lambda x: x, relu, gelu)  # by the launcher's number
+IN_PARTS = (13,)  # of these: sums pass through global memory, so that there must be room for them
 DRAWN = (-1, 0, 3, 5, 8, 9, 13, 16)  # choices of a tile: the launcher's, and some of each kind
 FOLLOWS = {  # a product, in a check: of its arguments those that are given, and the activation
     "with bias": (("bias",), 0),
@@ -117,8 +118,10 @@ class Matmul(Gemm):
             gap = choose("residual, gap", (4, 2))
             residual = _apart(torch.randn((m, n), generator=generator).to(a.dtype), gap)
             changed |= {"residual": residual, "residual_row": n + gap}
-        room = choose("room", (0, 6, 40)) * -(-m // SQUARE) * -(-n // SQUARE)
-        changed |= {"choice": choose("choice", DRAWN), "room": room}
+        choice, rooms = choose("choice", DRAWN), choose("room", (0, 6, 40))
+        rooms = rooms or (6 if choice in IN_PARTS else 0)
+        room = rooms * -(-m // SQUARE) * -(-n // SQUARE)
+        changed |= {"choice": choice, "room": room}
         changed["sums"] = torch.empty((room, SQUARE, SQUARE)) if room else None
         return Drawn((a, b), (c,), changed)
 
