@@ -80,7 +80,7 @@ def test_attention_is_called_with_what_was_never_varied():
     assert {call["LSE"] is None for call in calls} == {True, False}
 
 
-@pytest.mark.core(every=8)
+@pytest.mark.core(every=24)
 @every_stage
 def test_launches_that_are_drawn_are_right(stage: Stage):
     """As `test` draws them; the next test has other dtypes and variants, too."""

@@ -573,6 +573,7 @@ def test_graphs_streams_and_threads_on_the_gpu():
     assert all(torch.equal(each, want) for each in from_four_threads(lambda: run()[0]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("warm", [False, True])
 def test_views_that_negate_and_tensors_without_memory(warm):
     q, k, v = (torch.randn(1, 1, 16, 64, generator=torch.Generator().manual_seed(n)).half() for n in range(3))

@@ -250,7 +250,7 @@ def test_launcher_refuses_what_the_stage_refuses(stage: Stage):
                 unchecked.emulate(*launcher_check.tensors(unchecked, near, 0))
 
 
-@pytest.mark.core(every=2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arch, stages, ring",
     [("8.0", 3, 3), ("8.6", 3, 2), ("8.0", 4, 2), ("9.0", 4, 4)],  # 163, 99 and 227 KB per block

@@ -93,6 +93,7 @@ def test_a_launcher_that_takes_more_than_its_stage_may(edited: Edited):
     assert launcher_check.check(replace(kernel, stage=replace(NAIVE, multiples={"M": 32}))).ok
 
 
+@pytest.mark.full
 def test_a_finding_has_nothing_to_do_with_a_size_that_is_not_refused(edited: Edited):
     """A race at every size, those included that the kernel may take though they are no multiple: it was said of the
     launcher that it must refuse them, and told once more for every call. It is told once."""

@@ -314,7 +314,7 @@ def test_any_number_of_parts(own, n):
             assert_right(own.plain, tensors, emulated(own.plain, tensors, {"splits": splits, **scratch}, with_lse))
 
 
-@pytest.mark.core(every=7)
+@pytest.mark.core(every=12)
 @every_stage
 @pytest.mark.parametrize("pattern", SPEC.patterns)
 def test_logits_that_an_online_softmax_fails_on_if_it_is_careless(own, pattern):

@@ -73,7 +73,7 @@ def emulated(broken: Broken) -> Report:
 
 @pytest.mark.parametrize(
     "broken",
-    core(sorted(SUITE, key=lambda broken: not broken.is_program), lambda broken: broken.kind.split()[0]),
+    core(sorted(SUITE, key=lambda broken: not broken.is_program), lambda broken: (broken.is_program, broken.tools)),
     ids=lambda broken: broken.name,
 )
 def test_it_is_found(broken):

@@ -879,6 +879,7 @@ __global__ void refill(const float *from, float *to) {{
 """
 
 
+@pytest.mark.core(every=5)
 @pytest.mark.parametrize(
     ("first", "between", "late", "lines"),
     [

@@ -34,6 +34,7 @@ LINES = {  # how memory is allocated -> what the second array is called
 }
 
 
+@pytest.mark.core(every=5)
 @pytest.mark.parametrize("allocate", LINES)
 def test_arrays_have_their_names(allocate, tmp_path):
     """In a folder with a space; where it is not sure which of several calls on a line made it, it has no name."""

@@ -313,6 +313,7 @@ __global__ void k(float *out) {
 """
 
 
+@pytest.mark.full
 def test_a_function_of_another_file_is_named_with_its_line():
     path = sources.source(INCLUDES, "includes_inner")
     path.with_name("inner_of_places.h").write_text(HEADER)

@@ -399,6 +399,7 @@ __global__ void through(int *data, int *out) {{
 LOADS = {"nc": "__ldg(data + other)", "wide": "__ldg((int2 *)data + me / 2).x", "plain": "data[other]"}
 
 
+@pytest.mark.core(every=9)
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize(
     ("before", "after", "found", "strictly"),

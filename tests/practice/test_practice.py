@@ -249,6 +249,7 @@ def test_what_is_no_exercise(command, tmp_path, package, words, said):
     assert done.status == 2 and said in done.err and not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_blind(practice, tmp_path):
     """What is wrong is said, not where or by whom."""
     exercise = exercises.find("02_block_tile")
@@ -264,6 +265,7 @@ def _ladder(practice, tmp_path, *words) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.full
 def test_watching(tmp_path):
     """Each save is checked; Ctrl-C ends it, and what was recorded before stays."""
     Folder(EXERCISE, tmp_path).begin()

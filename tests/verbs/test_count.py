@@ -77,6 +77,7 @@ def test_wrong_sizes_and_places_are_refused(parse):
         count.run(kernels.load("01"), parse(count, "--sizes", "32", "--json", ""))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_what_is_counted_fills_a_gpu(head_dim, command, tmp_path):
     """Stage 16 splits the keys of a grid that leaves multiprocessors empty: more work in all, and no step of a loop."""

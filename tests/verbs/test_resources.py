@@ -29,6 +29,7 @@ extern "C" cudaError_t launch_gemm(
 """
 
 
+@pytest.mark.full
 def test_the_command_says_what_each_gpu_holds(command):
     status, out, _ = command("kernels.02_block_tile", "resources", "--arch", "8.6", "9.0", "--dtype", "fp32")
     assert status == 0

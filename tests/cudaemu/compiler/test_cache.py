@@ -414,6 +414,7 @@ def test_what_does_not_compile_is_not_compiled_again(cache_folder, never_linked,
         compile_host(path)
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("wrong", ["main.cu", "part.cpp", "part.cu"])
 def test_a_corrected_error_of_several_files_is_not_reported_again(wrong, cache_folder, never_linked, tmp_path):
     """nvcc writes no list of the headers of a file that its preprocessor refuses: nothing else says that it changed."""
