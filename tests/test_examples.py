@@ -17,7 +17,7 @@ from docs.hardware.programs import EXAMPLES, executable, needed
 NOT_RECORDED: tuple[str, ...] = ()  # examples newer than what a GPU counted: they are not compared until it does again
 
 
-@pytest.mark.core(every=6)
+@pytest.mark.core(every=12)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_in_the_emulator(path, capfd, tmp_path):
     """With the sanitizer on: right, nothing to find, all memory freed, and in each launch the recorded counters."""

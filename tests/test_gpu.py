@@ -72,6 +72,7 @@ extern "C" cudaError_t launch_gemm(const DTYPE *a, cudaStream_t stream) { return
 """
 
 
+@pytest.mark.full
 def test_builds_of_one_source_share_no_variables(hopper, tmp_path):
     """g++ has one of each static variable in a template for the whole process, unless it is told not to."""
     source = tmp_path / "mine.cu"

@@ -38,6 +38,7 @@ def test_it_is_listed_with_what_it_needs(hopper, command):
     assert "takes: fp16, bf16; any size; compute capability 9.0a\n" in command("kernels.h99_registers").out
 
 
+@pytest.mark.full
 def test_it_is_compiled_for_its_own_compute_capability(hopper):
     """The instruction that ptxas takes for sm_90a alone is in the machine code, wherever a GPU of 9.0 is asked for."""
     kernel, gpu = hopper.kernel(), hardware.model("9.0")

@@ -28,6 +28,7 @@ def said_of_the_launcher(kernel: Kernel) -> str:
     return launcher_check.check(kernel).report
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("number", ["01", "05", "12", "h2", "h4", "h6"])
 def test_our_own_are_right(number: str):
     kernel = kernels.load(number).kernel()
@@ -81,6 +82,7 @@ def test_pointers_that_are_none_or_not_aligned(stage: Stage):
         assert status(name, (inputs[0].data_ptr() + 1).to_bytes(8, "little")) == invalid_value, f"{name}, misaligned"
 
 
+@pytest.mark.core(every=2)
 @pytest.mark.parametrize("rule", ["N % 32", "false"])
 def test_a_size_that_is_not_refused(edited: Edited, rule: str):
     report = said_of_the_launcher(broken(edited, SPLIT_Q, ("N % BLOCK_Q || N % BLOCK_KV", rule)))
@@ -131,6 +133,7 @@ def test_two_results_that_are_no_numbers_are_equal(edited: Edited):
     ],
     ids=["maps of the first call", "maps by address", "kernel of the first size", "attention's"],
 )  # fmt: skip
+@pytest.mark.full
 def test_what_the_first_call_chose(edited: Edited, number: str, edits: list, said: str):
     kernel = broken(edited, kernels.load(number), *edits)
     assert re.search(said, said_of_the_launcher(kernel), re.S)

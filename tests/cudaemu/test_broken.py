@@ -73,7 +73,7 @@ def emulated(broken: Broken) -> Report:
 
 @pytest.mark.parametrize(
     "broken",
-    core(sorted(SUITE, key=lambda broken: not broken.is_program), lambda broken: (broken.is_program, broken.tools)),
+    core(sorted(SUITE, key=lambda broken: not broken.is_program), lambda broken: broken.tools),
     ids=lambda broken: broken.name,
 )
 def test_it_is_found(broken):
@@ -188,7 +188,7 @@ def test_a_patch_that_applies_no_more(tmp_path):
 # ---- as programs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core(every=4)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", ["02-no-trailing-barrier", "13-tile-too-far-ahead", "16-parts-overlap", "h8-sums-read-early"]
 )

@@ -12,11 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.core(every=4)
+@pytest.mark.core(every=5)
 @pytest.mark.parametrize(
     ("stage", "mutants"),
     [
-        ("parse", range(4000)),
+        ("parse", range(800)),
+        ("parse", range(800, 4000)),
         ("run", range(1000)),
         ("run", range(1000, 2000)),
         ("run --grammatical", range(1000)),

@@ -213,6 +213,7 @@ def asked(tmp_path_factory):
     return path
 
 
+@pytest.mark.core(every=5)
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: str(gpu.arch))
 @pytest.mark.parametrize("threads", [32, 96])
 def test_a_program_is_told_the_same(gpu, threads, asked):

@@ -56,6 +56,7 @@ def test_a_buffer_that_is_filled_twice_is_refused():
         attention_tiles.read_by(accesses.run(kernels.load("13"), (1, 1, 128, 128)))
 
 
+@pytest.mark.full
 @pytest.mark.core(every=4)
 @pytest.mark.parametrize("number, head_dim", [("12", 64), ("13", 128), ("14", 128), ("15", 128)])
 def test_a_tile_costs_what_the_emulator_executes(number: str, head_dim: int):

@@ -197,6 +197,7 @@ def test_which_python(monkeypatch, tmp_path):
     assert not verb.other_python()
 
 
+@pytest.mark.full
 def test_keys_while_watching(tmp_path):
     """In a terminal: a hint, the bars, and on to the next exercise."""
     Folder(EXERCISE, tmp_path).begin()

@@ -138,6 +138,7 @@ def test_consumers_take_turns(records):
     assert under == [False, True, True, True] * 2, "all but the first of each tile of queries"
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stamp_that_is_left_out_is_missed(name, records, stamped):
     """A begin or an end alone is refused; without both an event is missing."""
@@ -197,6 +198,7 @@ def test_clocks_become_nanoseconds():
 # ---- the command ----
 
 
+@pytest.mark.core(every=3)
 @pytest.mark.parametrize("name", STAGES)
 def test_files_are_written(name, command, tmp_path):
     trace, picture, saved = tmp_path / "trace.json", tmp_path / "picture.png", tmp_path / "run.json"

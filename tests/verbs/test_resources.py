@@ -66,6 +66,7 @@ def test_each_instance_of_a_template_is_shown_as_it_is_launched(command, edited)
     assert status == 0 and f"01_naive fp16 ({source}): gemm_kernel<128>" in " ".join(out.split())
 
 
+@pytest.mark.full
 def test_a_launch_that_a_gpu_refuses_is_said(edited):
     naive = kernels.load("01")
     source = edited(naive, ("<<<grid, THREADS, 0, stream>>>", "<<<grid, THREADS, 120 * 1024, stream>>>"))
