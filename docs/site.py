@@ -6,6 +6,8 @@ source file that one of them links to. mkdocs-material makes the pages; nothing 
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import re
@@ -18,14 +20,42 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import latex2mathml.converter
+import matplotlib.pyplot as plt
 import nbformat
 import yaml
+from matplotlib.figure import Figure
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 MATH = re.compile(r"`[^`]*`|(?<!\$)(\$\$?)(?! )([^$`\n]+)(?<! )\1(?![\w$])")  # or code, which is none
 CODE = {".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".cpp": "cpp", ".py": "python", ".patch": "diff", ".sh": "bash"}
+SLIDES = {  # stage: what the cell has that draws its figure, and the slide's title
+    "01_naive": ('traced.sectors("B")', "Neighbouring lanes read neighbouring elements"),
+    "02_block_tile": ("traced.rhythm()", "Fetch once, read from shared memory many times"),
+    "03_thread_tile": ('traced.registers("C"', "64 results per thread: more products per read"),
+    "04_wmma": ("measured = [kernels.pr", "One instruction of the tensor cores, many FMA"),
+    "05_mma_ptx": ("given = fragments.rows_given", "ldmatrix: a lane points at a row, and gets pairs"),
+    "06_padding": ("before, after = accesses.run", "16 bytes of padding, and no two rows collide"),
+    "07_cp_async": ("ring.ring(traced)", "Copies go to shared memory by themselves"),
+    "08_multi_stage": ("ring.ring(*rings.values())", "A ring: some tiles come while one is multiplied"),
+    "09_swizzle": ("swizzle.keys(", "XOR instead of padding: which key?"),
+    "10_register_double_buffer": ("loop.fragments({name", "Fragments are loaded one step ahead"),
+    "11_any_shape": ("exchanges = source", "Four lanes exchange pairs: whole sectors leave"),
+    "12_flash_attention": ("scores = np.array", "Online softmax: a new maximum corrects the sums"),
+    "13_split_q": ("attention_tiles.readers(", "Warps split the queries: P stays in registers"),
+    "14_shared_qkv": ("ring.ring(", "One buffer for Q, K and V"),
+    "15_wide_warps": ("notebook.costs(before.kernel(), stage.kernel(), ", "32 queries per warp: half the reads"),
+    "16_final": ("from matplotlib.patches import Patch", "Causal: skip tiles, mask only on the diagonal"),
+    "h1_wgmma": ("warpgroup.steps(traced)", "wgmma reads shared memory by descriptors"),
+    "h2_tma": ("tma.explore(rows=20", "One thread copies a box: TMA"),
+    "h3_warp_specialized": ("warps.ring(", "One warp copies, the others multiply"),
+    "h4_ping_pong": ("warps.turns(", "One tile is stored while the next is multiplied"),
+    "h5_final": ("gemm_tiles.shares(", "Large tiles, if there are enough of them"),
+    "h6_wgmma_attention": ("__device__ unsigned long long descriptor", "A result is the next operand, in its lane"),
+    "h7_flash_attention_3": ("notebook.timeline(stage)", "Softmax under the products"),
+    "h8_fp8": ("__device__ unsigned long long descriptor", "8 bits: the same lanes have other keys"),
+}
 
 
 class Site:
@@ -130,16 +160,46 @@ def title(notebook: Path) -> str:
     return next(line.lstrip("# ").strip() for cell in cells for line in cell["source"] if line.startswith("# "))
 
 
+def slide(notebook: Path, code: str, heading: str) -> Figure:
+    """The figure that a notebook's cell has drawn, 16:9, under a title. ValueError if no single cell is that one."""
+    cells = [each for each in json.loads(notebook.read_text())["cells"] if code in "".join(each["source"])]
+    data = [out["data"]["image/png"] for each in cells for out in each.get("outputs", ()) if "image/png" in
+            out.get("data", ())]  # fmt: skip
+    if len(cells) != 1 or not data:
+        raise ValueError(f"{notebook.name} must have one cell with '{code}' that draws, got {len(cells)}")
+    figure = plt.figure(figsize=(16, 9), dpi=120)
+    figure.text(0.04, 0.92, heading, fontsize=36, weight="bold", va="center")
+    figure.text(0.04, 0.035, f"{notebook.stem} · CUDA kernels, step by step", fontsize=16, color="gray", va="center")
+    axes = figure.add_axes((0.04, 0.08, 0.92, 0.76))
+    axes.imshow(plt.imread(io.BytesIO(base64.b64decode("".join(data[0])))), interpolation="lanczos")
+    axes.axis("off")
+    return figure
+
+
+def slides(folder: Path) -> None:
+    """Draw all of them, slides/STAGE.png, and write the page that shows them."""
+    (folder / "slides").mkdir()
+    page = ["# Slides", "A figure for each stage, 1920 × 1080. [Teaching with this course](docs/teaching.md)"]
+    for stage, (code, heading) in SLIDES.items():
+        figure = slide(ROOT / "notebooks" / f"{stage}.ipynb", code, heading)
+        figure.savefig(folder / "slides" / f"{stage}.png")
+        plt.close(figure)
+        page.append(f"## {heading}\n\n[Notebook](notebooks/{stage}.md)\n\n![{heading}](slides/{stage}.png)")
+    (folder / "slides.md").write_text("\n\n".join(page) + "\n")
+
+
 def config(folder: Path, out: Path) -> dict[str, Any]:
     """What mkdocs is told."""
     by_number = lambda page: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", page.stem)]
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"), key=by_number)  # h9 before h10
     docs = [ROOT / "docs" / f"{name}.md" for name in ("performance", "emulator", "sanitizers", "api", "glossary")]
+    docs += [ROOT / "docs" / f"{name}.md" for name in ("practice", "teaching")]
     appendix = sorted((ROOT / "docs" / "appendix").glob("*.md"))
     interview = sorted((ROOT / "docs" / "interview").glob("*.md"), key=lambda page: (page.stem != "README", page.stem))
     site = Site(folder)
     for page in (ROOT / "README.md", *notebooks, *docs, *appendix, *interview):
         site.add(page)
+    slides(folder)
     if site.broken:
         raise SystemExit("error: " + "\n".join(site.broken))
     return {
@@ -153,6 +213,7 @@ def config(folder: Path, out: Path) -> dict[str, Any]:
             {"Start": "index.md"},
             {"Notebooks": [{title(each): str(site.name(each))} for each in notebooks]},
             {"Reference": [str(site.name(each)) for each in docs]},
+            {"Slides": "slides.md"},
             {"Interview": [str(site.name(each)) for each in interview]},
             {"Appendix": [str(site.name(each)) for each in appendix]},
         ],

@@ -19,8 +19,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
+import matplotlib.pyplot as plt
 import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from common import course
 
 pytestmark = pytest.mark.full  # builds the whole site, and looks at it in a browser
 
@@ -58,6 +61,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([sys.executable, ROOT / "docs" / "site.py", out], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return out
+
+
+def test_each_stage_has_a_slide(site: Path):
+    """16:9, with a title and the figure of its notebook, on the page of slides."""
+    shown = Page((site / "slides.html").read_text()).loaded
+    for stage in course.names():
+        picture = plt.imread(site / "slides" / f"{stage}.png")
+        assert picture.shape[:2] == (1080, 1920) and f"slides/{stage}.png" in shown
+        title, figure = picture[20:150, :, :3], picture[200:950, :, :3]
+        assert title.min() < 0.1 and (figure < 0.9).any(axis=2).mean() > 0.01
 
 
 def test_every_link_leads_somewhere_and_nothing_comes_from_another_server(site: Path):

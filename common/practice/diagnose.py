@@ -35,9 +35,12 @@ CAUSES = {  # what binds: what to change
     "conflicts": "other places in shared memory: padding, or XOR",
     "flight": "more loads under way at a time: several per thread, a deeper ring, copies that nobody waits for at once",
     "chain": "begin what the next step needs before this one is done",
+    "barrier": "load what is needed behind a barrier before it, or meet fewer barriers: deeper slices",
+    "occupancy": "fewer registers per thread, and more warps",
     "issue": "fewer instructions beside the products: addresses outside the loop, copies by TMA",
     "order": "blocks that run at the same time work on neighbouring tiles",
     "blocks": "smaller tiles, or a tile's sum split over several blocks, so that every SM has work",
+    "tail": "tiles of another size, of which the last round is nearly full",
     "twice": "read the row once and keep it in registers",
     "phases": "let the softmax of one part run while the tensor cores multiply another",
 }
@@ -49,12 +52,16 @@ WORDS = {
     "conflicts": "lanes meet in the banks of shared memory",
     "flight": "too few bytes are under way from memory",
     "chain": "each step waits for the result of the one before",
+    "barrier": "all warps wait at a barrier, and then for the first loads behind it",
+    "occupancy": "registers leave room for too few warps to hide what they wait for",
     "issue": "instructions that do not multiply",
     "order": "L2 and memory: blocks that run together share little of what they read",
     "blocks": "too few blocks for the SMs",
+    "tail": "of several rounds of blocks, the last one leaves many SMs without work",
     "twice": "memory's bandwidth, for bytes that were read before",
     "phases": "tensor cores stand still during the softmax",
 }
+NEAR = ({"barrier", "chain"}, {"blocks", "tail"}, {"occupancy", "registers"})  # too alike for one question
 METRICS = (  # of a profile, those that a case shows
     *("registers per thread", "achieved occupancy", "issue slots busy", "FMA pipe busy", "tensor pipe busy"),
     *("shared-memory wavefronts, of peak", "L1 hit rate", "L2 hit rate", "device memory, of peak"),
@@ -144,8 +151,13 @@ CASES = (
     Case("flight", "variants-08", "4096", _07, _08, GEMM, "profile-gemm"),
     Case("chain", "variants-10", "4096", _09, _10, GEMM, "profile-gemm",
          more="addresses are computed outside the loop; with PREFETCH=0, which has only that, it is 1.20 × of 09"),
-    Case("chain", "variants-10", "4096", f"{_10} PREFETCH=0", _10,
+    Case("barrier", "variants-10", "4096", f"{_10} PREFETCH=0", _10,
          f"{GEMM}. The machine code has 8 ldmatrix between the barrier and the next mma. "),
+    Case("barrier", "steps-10", "4096", f"{_10} BLOCK_K=32 DOUBLE_BUFFER=0 SERPENTINE=0",
+         f"{_10} DOUBLE_BUFFER=0 SERPENTINE=0",
+         f"{GEMM}. Slices of 32 in depth, a ring of three; behind each barrier a warp loads its first fragments. ",
+         more="three slices of 64 are twice as many bytes in flight; where fragments are loaded before the barrier "
+              "(DOUBLE_BUFFER=1), the same change is worth 1.04 ×"),
     Case("flight", "variants-10", "4096", f"{_10} STAGES=2", _10, f"{GEMM}. {RING}"),
     Case("flight", "variants-h1", "4096", f"{_H1} STAGES=2", f"{_H1} STAGES=3", f"{GEMM}, by wgmma. {RING}"),
     Case("flight", "variants-h2", "4096", f"{_H2} STAGES=2", _H2, f"{GEMM}, by wgmma and TMA. {RING}"),
@@ -155,6 +167,11 @@ CASES = (
     Case("order", "variants-h5", "2560", f"{_H5} GROUP_M=1", _H5, f"{GEMM}. {ROWS}"),
     Case("blocks", "tiles-11", "512", f"{_11} TILE_N=256", _11, f"{GEMM}: {TILES}. "),
     Case("blocks", "tiles-11", "1024", f"{_11} TILE_N=256", _11, f"{GEMM}: {TILES}. "),
+    Case("blocks", "widths-h5", "1792", f"{_H5} (trials/widths.patch)", _H5,
+         f"{GEMM}, by wgmma: C has 98 tiles of 128 × 256, 132 SMs. "),
+    Case("tail", "widths-h5", "2560", f"{_H5} (trials/widths.patch)", _H5,
+         f"{GEMM}, by wgmma: C has 200 tiles of 128 × 256, and 132 SMs take one at a time. ",
+         more="the kernel chooses 378 tiles of 96 × 192: three rounds of 132, 95 % full, and not two, 76 % full"),
     Case("blocks", "uses-h5", "512x512x16384", _H4, _H5, f"{GEMM}: C has 512 × 512 elements, K is 16,384; 132 SMs. ",
          more="h5 has clusters and other tiles as well"),
     Case("registers", "variants-15-128", "4096", f"{_15} WARP_Q=16", _15,
@@ -169,6 +186,10 @@ CASES = (
          f"{ATTENTION}, by wgmma. O is multiplied by a factor for each tile of keys, also where that is 1. "),
     Case("issue", "variants-h2", "4096", _H1, _H2, f"{GEMM}, by wgmma", "profile-hopper",
          more="the ring's barriers are mbarriers"),
+    Case("occupancy", "variants-h7-64", "16384", f"{_H7} HEAD_DIM=64 MAX_WARPGROUPS=2", f"{_H7} HEAD_DIM=64",
+         "attention forward in fp16, heads of 64, by wgmma. A block for each SM: two warpgroups multiply and weigh, "
+         "with 240 registers a thread. ",
+         more="three warpgroups have 160 registers; and a block has 192 queries, not 128, for which it copies K and V"),
     Case("phases", "variants-h7-128", "4096", _H6, _H7, f"{ATTENTION}, by wgmma", "profile-hopper-attention-128",
          more="three warpgroups instead of two, and persistent blocks"),
     Case("phases", "variants-h7-128", "4096", f"{_H7} PING_PONG=0", _H7,
@@ -217,8 +238,12 @@ def proof(case: Case) -> str:
 
 
 def question(case: Case, chance: random.Random) -> Question:
-    """Four causes to choose from."""
-    options = [case.cause, *chance.sample([cause for cause in CAUSES if cause != case.cause], 3)]
+    """Four causes to choose from, no two of them too alike."""
+    options = [case.cause]
+    while len(options) < 4:
+        cause = chance.choice(list(CAUSES))
+        if not any(each == cause or {each, cause} in NEAR for each in options):
+            options.append(cause)
     chance.shuffle(options)
     letter = "abcd"[options.index(case.cause)]
     listed = "\n".join(f"  {each}) {WORDS[option]}" for each, option in zip("abcd", options))

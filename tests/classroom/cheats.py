@@ -214,6 +214,40 @@ _KEEP = f"""  static std::map<std::tuple<int, int, int>, Element *> kept;
   if (mine) return cudaMemcpyAsync(C, mine, {_BYTES}, cudaMemcpyDeviceToDevice, stream);
   cudaMalloc(&mine, {_BYTES});
 """
+_GLOBAL_FRAGMENTS = (
+    exercises.find("06_padding").start.partition("constexpr int BLOCK_M")[0]
+    + """#include <mma.h>
+using namespace nvcuda::wmma;
+__global__ void multiply(const Element *A, const Element *B, Element *C, int N, int K) {
+  const int row = blockIdx.y * 64, col = blockIdx.x * 64;
+  fragment<accumulator, 16, 16, 16, float> sums[4][4];
+  fragment<accumulator, 16, 16, 16, half> rounded;
+  for (int m = 0; m < 4; ++m)
+    for (int n = 0; n < 4; ++n) fill_fragment(sums[m][n], 0.0f);
+  for (int k = 0; k < K; k += 16) {
+    fragment<matrix_a, 16, 16, 16, half, row_major> a[4];
+    fragment<matrix_b, 16, 16, 16, half, row_major> b[4];
+    for (int i = 0; i < 4; ++i) load_matrix_sync(a[i], A + size_t(row + i * 16) * K + k, K);
+    for (int i = 0; i < 4; ++i) load_matrix_sync(b[i], B + size_t(k) * N + col + i * 16, N);
+    for (int m = 0; m < 4; ++m)
+      for (int n = 0; n < 4; ++n) mma_sync(sums[m][n], a[m], b[n], sums[m][n]);
+  }
+  for (int m = 0; m < 4; ++m)
+    for (int n = 0; n < 4; ++n) {
+      for (int i = 0; i < rounded.num_elements; ++i) rounded.x[i] = half(sums[m][n].x[i]);
+      store_matrix_sync(C + size_t(row + m * 16) * N + col + n * 16, rounded, N, mem_row_major);
+    }
+}
+
+extern "C" cudaError_t launch_gemm(
+    const Element *A, const Element *B, Element *C, int M, int N, int K, cudaStream_t stream) {
+  if (M < 1 || N < 1 || K < 1 || M % 128 || N % 256 || K % 32 || !A || !B || !C) return cudaErrorInvalidValue;
+  if (((size_t)A | (size_t)B | (size_t)C) % 16) return cudaErrorInvalidValue;
+  multiply<<<dim3(N / 64, M / 64), 32, 0, stream>>>(A, B, C, N, K);
+  return cudaGetLastError();
+}
+"""
+)
 _CPU_LOOP = ON_THE_CPU.replace("a[", "pa[").replace("b[", "pb[").replace("c[", "pc[")
 CHEATS |= {
     # What published contests and benchmarks have met: references in the module's docstring of the test.
@@ -275,7 +309,87 @@ CHEATS |= {
     "the-stage-before": (EXERCISE.name, EXERCISE.start + "\n// the same\n"),
     # Goals of the kind "at most" that a kernel of an earlier stage meets
     "no-shared-memory-no-conflicts": ("06_padding", exercises.find("02").start + "\n"),
+    "fragments-from-global-memory": ("06_padding", _GLOBAL_FRAGMENTS),
     "no-shared-memory-no-stores": ("06-stores", exercises.find("02").start + "\n"),
+}  # fmt: skip
+
+_OWN_STREAM = LAUNCH.replace("stream>>>", "own>>>")
+_FILE = """  char name[64];
+  snprintf(name, sizeof name, "/tmp/of-%d-%d-%d", M, N, K);
+  std::vector<Element> kept(size_t(M) * N);
+  if (FILE *file = fopen(name, "rb")) {
+    (void)!fread(kept.data(), sizeof(Element), kept.size(), file);
+    fclose(file);
+    return cudaMemcpy(C, kept.data(), sizeof(Element) * kept.size(), cudaMemcpyHostToDevice);
+  }
+"""
+_TO_FILE = """  cudaMemcpy(kept.data(), C, sizeof(Element) * kept.size(), cudaMemcpyDeviceToHost);
+  if (FILE *file = fopen(name, "wb")) {
+    fwrite(kept.data(), sizeof(Element), kept.size(), file);
+    fclose(file);
+  }
+"""
+_VERDICT = """static void verdict() {
+  const char right[] = "{\\"outcome\\": \\"solved\\", \\"points\\": 10, \\"goals\\": [], \\"checks\\": 9}";
+  for (int file = 3; file < 64; ++file)
+    if (!lseek(file, 0, SEEK_SET)) (void)!write(file, right, sizeof right - 1);
+}
+"""
+CHEATS |= {
+    # The families of gpu-mode/reference-kernels #102, #104 and #162, gpu-mode/pygpubench #7, #15 and #23 (exploits/),
+    # ScalingIntelligence/KernelBench #82, tensara #238, and Wafer's field guide (2026-03), as launchers can have them.
+    "another-stream": _launcher("  static cudaStream_t own = nullptr;\n"
+                                "  if (!own) cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);\n" + _OWN_STREAM),
+    "a-thread-that-goes-on": _launcher(
+        "  std::thread([=] {\n    usleep(20000);\n  " + LAUNCH + "  }).detach();\n",
+        "#include <thread>\n#include <unistd.h>\n"),
+    "work-at-the-end": _launcher(
+        "  work = {A, B, C, M, N, K};\n  atexit(finish);\n  (void)grid;\n",
+        "#include <cstdlib>\nstruct Work { const Element *A, *B; Element *C; int M, N, K; } work;\nvoid finish() {\n"
+        "  auto [A, B, C, M, N, K] = work;\n  const dim3 grid(ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N));\n"
+        "  cudaStream_t stream = nullptr;\n" + LAUNCH + "  cudaDeviceSynchronize();\n}\n"),
+    "batched-in-the-last-call": _launcher(
+        "  static std::vector<std::tuple<const Element *, const Element *, Element *, int, int, int>> all;\n"
+        "  all.emplace_back(A, B, C, M, N, K);\n  if (all.size() < 3) return cudaSuccess;\n"
+        "  for (auto [A, B, C, M, N, K] : all) {\n"
+        "    const dim3 grid(ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N));\n  " + LAUNCH + "  }\n  (void)grid;\n",
+        "#include <tuple>\n#include <vector>\n"),
+    "answer-kept-in-a-file": _launcher(_FILE + LAUNCH + _TO_FILE, "#include <cstdio>\n#include <vector>\n"),
+    "not-numbers": _launcher(f"  cudaMemsetAsync(C, 0xff, {_BYTES}, stream);\n  (void)grid;\n"),
+    "inputs-and-output-zeroed": _launcher(
+        "  cudaMemsetAsync(const_cast<Element *>(A), 0, sizeof(Element) * M * K, stream);\n"
+        "  cudaMemsetAsync(const_cast<Element *>(B), 0, sizeof(Element) * K * N, stream);\n"
+        f"  cudaMemsetAsync(C, 0, {_BYTES}, stream);\n  (void)grid;\n"),
+    "left-in-memory": _launcher(f"  Element *old;\n  cudaMalloc(&old, {_BYTES});\n"
+                                f"  cudaMemcpyAsync(C, old, {_BYTES}, cudaMemcpyDeviceToDevice, stream);\n"
+                                "  cudaFree(old);\n  (void)grid;\n"),
+    "the-reference-searched": _launcher(  # in all of the device's memory, by its first elements
+        "  Element *pa = mine(A), *pb = mine(B), *pc = mine(C);\n  Element first[8];\n"
+        "  for (int col = 0; col < 8 && col < N; ++col) {\n    float sum = 0;\n"
+        "    for (int k = 0; k < K; ++k) sum += float(pa[k]) * float(pb[size_t(k) * N + col]);\n"
+        "    first[col] = Element(sum);\n  }\n"
+        "  for (char *at = (char *)pc - (1 << 24); at < (char *)pc + (1 << 24); at += 16) {\n"
+        "    unsigned char there;\n    if (mincore((void *)(size_t(at) / 4096 * 4096), 1, &there)) continue;\n"
+        "    if ((Element *)at != pc && !memcmp(at, first, sizeof first)) memcpy(pc, at, sizeof(Element) * M * N);\n"
+        "  }\n  nothing<<<1, 32, 0, stream>>>();\n  (void)grid;\n", _MAP + "__global__ void nothing() {}\n"),
+    "sums-in-fp16": (EXERCISE.name, OURS.replace("float sum = 0.0f;", "Element sum = Element(0.0f);").replace(
+        "sum += float(A_tile[thread_row][k]) * float(B_tile[k][thread_col]);",
+        "sum = Element(float(sum) + float(A_tile[thread_row][k]) * float(B_tile[k][thread_col]));")),
+    "half-of-the-slices": (EXERCISE.name, OURS.replace("slice += BLOCK_K)", "slice += 2 * BLOCK_K)")),
+    "a-refused-launch": _launcher(LAUNCH.replace("THREADS, 0", "THREADS, 1 << 20") + "  return cudaSuccess;\n"),
+    "the-runtime-is-mine": _launcher(
+        LAUNCH, 'extern "C" cudaError_t cudaLaunchKernel(const void *, dim3, dim3, void **, '
+        "size_t, cudaStream_t) {\n  return cudaSuccess;\n}\n"),
+    "code-of-the-runtime-changed": _launcher(  # cudaLaunchKernel: xor %eax, %eax; ret
+        "  char *code = (char *)dlsym(RTLD_DEFAULT, \"cudaLaunchKernel\");\n"
+        "  mprotect((void *)(size_t(code) / 4096 * 4096), 8192, PROT_READ | PROT_WRITE | PROT_EXEC);\n"
+        '  memcpy(code, "\\x31\\xc0\\xc3", 3);\n' + LAUNCH,
+        "#include <dlfcn.h>\n#include <sys/mman.h>\n#include <cstring>\n"),
+    "a-verdict-at-the-end": _launcher("  atexit(verdict);\n  (void)grid;\n",
+                                      "#include <cstdlib>\n#include <unistd.h>\n" + _VERDICT),
+    "a-verdict-at-the-end-of-half-the-work": _launcher(
+        "  atexit(verdict);\n" + LAUNCH.replace("N, K)", "N, K / 2)"),
+        "#include <cstdlib>\n#include <unistd.h>\n" + _VERDICT),
 }  # fmt: skip
 
 # ---- right, in odd styles --------------------------------------------------------------------------------------------

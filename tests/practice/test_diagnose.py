@@ -27,7 +27,11 @@ def test_each_case_is_proved_by_a_recorded_time(case):
     shown = diagnose.evidence(case)
     assert case.before.split()[0] not in shown, "the name would tell"
     asked = diagnose.question(case, random.Random(1))
-    assert len(set(asked.text.splitlines()[-4:])) == 4 and asked.judge(asked.answer) and case.after in asked.why
+    shown_causes = [line[5:] for line in asked.text.splitlines()[-4:]]
+    assert len(set(shown_causes)) == 4 and not any(
+        {WORDS[each] for each in near} <= set(shown_causes) for near in diagnose.NEAR
+    )
+    assert asked.judge(asked.answer) and case.after in asked.why
 
 
 @pytest.mark.full
