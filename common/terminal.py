@@ -6,7 +6,9 @@ Output is made for 80 columns, and is never narrower: a terminal that wraps lose
 from __future__ import annotations
 
 import re
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -29,6 +31,7 @@ from cudaemu.terminal import complain, leave
 __all__ = ["announce", "complain", "err", "fold", "leave", "out", "progress", "table", "titled"]
 
 WIDTH = 80  # columns
+PAUSE = 60.0  # seconds between lines that tell a log how far a command is
 
 
 class _Console(Console):
@@ -87,15 +90,39 @@ def fold(label: str, width: int = 14) -> str:
     return "\n".join(filter(None, lines))
 
 
+class _Lines:
+    """Progress for a log."""
+
+    def __init__(self, text: str, total: float | None):
+        self.text, self.total, self.done, self.guard = text, total, 0.0, threading.Lock()
+        self.began = self.said = time.monotonic()
+
+    def update(
+        self, text: str | None = None, advance: float = 0, completed: float | None = None, total: float | None = None
+    ) -> None:
+        with self.guard:
+            self.text, self.total = text or self.text, total or self.total
+            self.done = self.done + advance if completed is None else completed
+            now = time.monotonic()
+            if self.total and now - self.said >= PAUSE:
+                self.said = now
+                minutes = int(now - self.began) // 60
+                print(f"{self.text}: {self.done:g} of {self.total:g}, {minutes} min", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress(text: str, total: float | None = None) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr, or a spinner if the total is unknown; nothing if stderr is no terminal.
+    """A progress bar on stderr, or a spinner if the total is unknown. In a log, which is no
+    terminal, a line each minute, if the total is known; nothing in a notebook.
 
     Yields `update(text=None, advance=0, completed=None, total=None)`, which may be called from other threads."""
-    if not err.is_terminal or not _display.acquire(blocking=False):
+    if (not err.is_terminal and "ipykernel" in sys.modules) or not _display.acquire(blocking=False):
         yield lambda *_, **__: None
         return
     try:
+        if not err.is_terminal:
+            yield _Lines(text, total).update
+            return
         measure: tuple[ProgressColumn, ...] = () if total is None else (BarColumn(), MofNCompleteColumn())
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *measure, TimeElapsedColumn())
         with Progress(*columns, console=err, transient=True) as display:

@@ -98,11 +98,19 @@ def test_announcements_are_made_once(capsys, monkeypatch):
     assert capsys.readouterr().err == "a sentence [of] words " * 10 + "\n"
 
 
-def test_progress_is_silent_where_nobody_watches(capsys):
-    with terminal.progress("outer", total=2) as update, terminal.progress("inner") as inner:
-        update("text", advance=1)
-        inner(completed=3)
-    assert capsys.readouterr() == ("", "")
+def test_progress_in_a_log_is_a_line_from_time_to_time(capsys, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
+    with terminal.progress("outer", total=200) as update, terminal.progress("inner", total=1) as inner:
+        for clock[0] in (1.0, 59.0, 61.0, 119.0, 122.0):
+            update("text", advance=1)
+            inner(completed=3)
+        clock[0] = 300.0
+        monkeypatch.setitem(sys.modules, "ipykernel", None)
+    with terminal.progress("in a notebook", total=2) as update:
+        clock[0] = 400.0
+        update(advance=1)
+    assert capsys.readouterr() == ("", "text: 3 of 200, 1 min\ntext: 5 of 200, 2 min\n")
 
 
 def test_the_table_of_nearest_characters_has_no_other_ones():
