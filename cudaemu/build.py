@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
-from cudaemu import cpp, extension, link
+from cudaemu import cpp, extension, features, link
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import ToolFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HERE
-from cudaemu.units import TENSOR_UNITS
 
 RUNTIME, CALL = HERE / "runtime.cpp", HERE / "call.h"
 WRAPPER = "emulator_source"  # the translation unit that includes the source; those of further sources have a number
@@ -432,27 +432,18 @@ def _of_ptxas(error: UserError, out: Path) -> UserError:
     return ToolFailed(_in_source(str(error), toolchain.read(ptx))) if ptx and ptx.exists() else error
 
 
-# Instructions of one compute capability alone: ptxas does not say where they are to be had.
-_ELSEWHERE = {name: unit.least for unit in TENSOR_UNITS for name in unit.instructions}
-_NOT_HERE = re.compile(rf"'({'|'.join(_ELSEWHERE)})\b.* not supported")
-
-
 def _in_source(said: str, ptx: str) -> str:
-    """ptxas's messages with the source's lines in place of the PTX's."""
+    """ptxas's messages with the source's lines in place of the PTX's, and which targets have what it does not find."""
     lines = ptx.splitlines()
-    files = dict(re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', ptx, re.MULTILINE))
-    out = []
+    ends = list(accumulate(len(line) for line in ptx.splitlines(keepends=True)))
+    out, hints = [], []
     for message in re.findall(r"ptxas .*|.*: error.*|.*: fatal.*", said) or [said]:
         at = re.search(r"line (\d+);\s*(.*)", message)
         if at is None:
             continue
         number = min(int(at[1]), len(lines))
-        place = next(
-            (m for n in range(number - 1, -1, -1) if (m := re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", lines[n]))), None
-        )
-        where = f"{files.get(place[1], '?')}({place[2]})" if place else f"PTX line {number}"
+        where = features.source_line(ptx, ends[number - 1] - 1)
         out.append(f"{where}: ptxas refuses the inline assembly: {at[2]}\n    PTX | {lines[number - 1].strip()}")
-    if found := _NOT_HERE.search(said):
-        arch = _ELSEWHERE[found[1]]
-        out.append(f'{found[1]} needs compute capability {arch}: --arch {arch}, or arch="{arch}"')
-    return "\n".join(dict.fromkeys(out)) or said
+        if re.search(r"not supported on|requires \.target", at[2]) and (feature := features.of(lines[number - 1])):
+            hints.append(feature.needs)
+    return "\n".join(dict.fromkeys(out + hints)) or said

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from cudaemu import lower, ptx, terminal
+from cudaemu import features, lower, ptx, terminal
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
@@ -502,7 +502,7 @@ class Module:
                     outer, inner = files.get(location.call_file, ""), files.get(location.file, "")
                     chain = tuple((files.get(number, ""), line) for number, line in location.chain)
                     at = (outer, location.call_line, inner, location.line, location.own_line, chain)
-            problem = f"{lowered.problem}. {core.way_round(lowered.text)}." if lowered.problem else ""
+            problem = f"{lowered.problem}. {features.way_round(lowered.text)}." if lowered.problem else ""
             places.append(Place(pc, lowered.text, lowered.category, *at, problem, lowered.flops))
         return KernelInfo(
             function.name,

@@ -525,6 +525,9 @@ MESSAGES: dict[str, Callable[[Violation, Memory], str]] = {
         f"fewer were expected (expect_tx, last by {f.someone}{f.there}) than copies bring, or this copy began before "
         "the phase that it is for"
     ),
+    "CANCEL_AGAIN": lambda f, at: (
+        "this block has already seen that a clusterlaunchcontrol.try_cancel failed: what another one does is undefined"
+    ),
     "BLOCK_GONE": lambda f, at: _gone(f, at),
     "MBARRIER_GONE": lambda f, at: _gone(f, at),
     "BLOCK_MAY_END": lambda f, at: (

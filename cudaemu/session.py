@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cudaemu import engine, timeline
+from cudaemu import engine, features, terminal, timeline
 from cudaemu.arguments import check_array, is_tensor, pack
 from cudaemu.compiler.symbols import OF_FILE, qualified, readable
 from cudaemu.errors import UserError
@@ -35,6 +35,7 @@ class _Loaded:
     """A module with its variables in device memory. One run at a time has it."""
 
     def __init__(self, ptx: str, tiles: bool = False):
+        tell_of_lacking(ptx)
         self.arena = Arena()
 
         def place(name: str, *size: int) -> int:
@@ -47,6 +48,12 @@ class _Loaded:
     def close(self) -> None:
         del self.module  # its variables go with the arena
         self.arena.close()
+
+
+def tell_of_lacking(ptx: str) -> None:
+    """Say on stderr what of a module is not emulated. UserError for what its target does not have."""
+    for line in features.check(ptx):
+        terminal.say(line, "yellow")
 
 
 _idle: OrderedDict[tuple[str, bool], list[_Loaded]] = OrderedDict()  # ready to be used again, by PTX and `tiles`
@@ -191,6 +198,7 @@ class Session(Device):
 
         module = engine.Module(ptx, place)
         check_target(module.target, self.gpu)
+        tell_of_lacking(ptx)
         module.undefined = self.module.undefined  # of the memory, which they share
         self.loaded.append(module)
         return len(self.loaded)

@@ -21,7 +21,6 @@ class Unit(NamedTuple):
     background: bool = False  # until a wait; TMA brings its operands
     alone: str = ""  # the type in which it computes, if there is but one
     opcodes: tuple[str, ...] = ()  # how those of the machine code begin
-    instructions: tuple[str, ...] = ()  # of PTX, that only `least` has
 
     @property
     def tensor(self) -> bool:
@@ -53,7 +52,6 @@ WGMMA = Unit(
     warps=4,
     background=True,
     opcodes=("HGMMA", "IGMMA", "QGMMA", "WARPGROUP"),
-    instructions=("wgmma", "setmaxnreg"),
 )
 UNITS = {unit.name: unit for unit in (FMA, MMA, WGMMA)}  # the slower first
 TENSOR_UNITS = tuple(unit for unit in UNITS.values() if unit.tensor)

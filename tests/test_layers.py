@@ -22,6 +22,7 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
         "cudaemu/cpp.py",
         "cudaemu/dtypes.py",
         "cudaemu/errors.py",
+        "cudaemu/features.py",
         "cudaemu/hardware.py",
         "cudaemu/interrupts.py",
         "cudaemu/terminal.py",

@@ -115,26 +115,6 @@ class Unsupported(Exception):
     """This instruction, in this form, has no handler: why."""
 
 
-# What to do instead, by the beginning of the opcode; the longest match counts.
-WAYS_ROUND = {
-    "": "Write it with instructions that the emulator has (docs/emulator.md lists them), or run the kernel on a GPU",
-    "wgmma": "All but the sparse ones are known, in the shapes and types of the PTX ISA; or run the kernel on a GPU",
-    "tcgen05": "mma.sync computes the same; or run the kernel on a GPU that has it",
-    "mma": "mma.m16n8k16 with fp16 or bf16 is the usual form; or run the kernel on a GPU",
-    "cp.async.bulk": "A copy of tiles (.tile) does the same in pieces; or run the kernel on a GPU",
-    "mbarrier": "bar.sync, named barriers, and cp.async groups do the same; or run the kernel on a GPU",
-    "tex": "Texture objects of 1 to 3 dimensions and layers of them are known; a cubemap's faces may be such layers",
-    "sul": "Surface objects of 1 to 3 dimensions and layers of them are known; a cubemap's faces may be such layers",
-    "sus": "Surface objects of 1 to 3 dimensions and layers of them are known; a cubemap's faces may be such layers",
-    "alloca": "Give the array a size that the compiler knows; or run the kernel on a GPU",
-    "stacksave": "Give the array a size that the compiler knows; or run the kernel on a GPU",
-}
-
-
-def way_round(opcode: str) -> str:
-    return WAYS_ROUND[max((start for start in WAYS_ROUND if opcode.startswith(start)), key=len)]
-
-
 @dataclass(eq=False)
 class Constant:
     width: int  # bytes per lane; 0 for a predicate

@@ -488,7 +488,7 @@ def _undefined(
     bring = {  # something undefined, whatever they are given
         name
         for name, about in kinds.items()
-        if about.rule == "SHUFFLED" or "local" in about.reads and (local or about.reads == {"local"})
+        if about.rule in ("SHUFFLED", "ANSWERED") or "local" in about.reads and (local or about.reads == {"local"})
     }
     reached: list[Register | str] = [
         *unset, *(register for lowered in code if lowered.name in bring for register in lowered.writes)

@@ -24,7 +24,7 @@ from cudaemu.lower.core import (
     unsigned,
 )
 from cudaemu.lower.warp import EVERYONE
-from cudaemu.ptx import BYTES, Address, Not, Operand, Register, Variable
+from cudaemu.ptx import BYTES, SINK, Address, Not, Operand, Register, Variable
 
 WINDOWS = {"global": 0, "const": 0, "shared": 1, "local": 2, "param": 3, "cluster": 4}
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
@@ -272,6 +272,29 @@ def _send(lowering: Lowering, form: Form) -> Lowered:
         places += [base, Raw(offset), Raw(int(wide))]
     values = [lowering.use(element, size, type_) for element in elements]
     return Lowered("bulk.send", [Raw(kind), Raw(size), *places, *values], access=size)
+
+
+@rule("clusterlaunchcontrol")
+def _cluster_launch(lowering: Lowering, form: Form) -> Lowered:
+    """`clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128
+    [to], [m]`, `….query_cancel.is_canceled.pred.b128 p, answer`, `….query_cancel.get_first_ctaid::x.b32.b128 d, answer`
+    and, of all three coordinates, `….get_first_ctaid.v4.b32.b128 {x, y, z, _}, answer`."""
+    if form.has("try_cancel"):
+        if not form.has("mbarrier::complete_tx::bytes") or form.space not in ("shared", "generic"):
+            raise Unsupported("it completes on an mbarrier of one's own block")
+        places: list[Source | Raw] = []
+        for operand in (form.operand(0), form.operand(1)):
+            base, offset, wide = lowering.address(operand, form.space)
+            places += [base, Raw(offset), Raw(int(wide))]
+        return Lowered("cancel", [*places, Raw(int(form.has("multicast::cluster::all")))], access=16)
+    answer = lowering.use(form.operand(1), 16, "b128")
+    if form.has("is_canceled"):
+        return Lowered("cancel.granted", [lowering.predicate(form.operand(0)), answer])
+    axes = ("get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z")
+    asked = form.choose("get_first_ctaid", *axes)
+    wanted = form.elements(0)[:3] if asked not in axes else [SINK] * axes.index(asked) + [form.operand(0)]
+    to = [lowering.define(operand, 4) for operand in (*wanted, SINK, SINK)[:3]]
+    return Lowered("cancel.place", [*to, answer])
 
 
 # Of a tensor map, as tensor_map.h has it: where a field is, its bytes, and those from one dimension's to the next.

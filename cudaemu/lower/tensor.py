@@ -19,16 +19,19 @@ from cudaemu.lower.core import (
     rule,
 )
 from cudaemu.lower.warp import EVERYONE
-from cudaemu.ptx import SINK, Vector
+from cudaemu.ptx import SINK, Immediate, Vector
 
 # Elements of A and B: their numbers in tensor.cpp.
 ELEMENTS = {
     "f16": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4, "e4m3": 5, "e5m2": 6, "s4": 7, "u4": 8, "b1": 9, "f64": 10,
+    "e2m3": 11, "e3m2": 12, "e2m1": 13, "e2m1_in_8": 14,
 }  # fmt: skip
 BITS = {
     "f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "s4": 4, "u4": 4, "b1": 1, "f64": 64,
+    "e2m3": 8, "e3m2": 8, "e2m1": 4, "e2m1_in_8": 8,
 }  # fmt: skip
 FLOATS, INTEGERS = ("f16", "bf16", "tf32", "e4m3", "e5m2"), ("s8", "u8", "s4", "u4")
+SMALL = ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")  # any of them times any: kind::f8f6f4 and kind::mxf8f6f4
 # Rows and depth of a product with 8 columns, and the types of its sums.
 MMA = {
     "f16": ({(16, 8), (16, 16)}, ("f32", "f16")),
@@ -43,6 +46,18 @@ MMA = {
     "b1": ({(8, 128), (16, 128), (16, 256)}, ("s32",)),
     "f64": ({(8, 4), (16, 4), (16, 8), (16, 16)}, ("f64",)),
 }
+# Of mma.sp: the depths, of which A has half.
+SPARSE = {
+    "f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "s8": (32, 64), "u8": (32, 64), "s4": (64, 128),
+    "u4": (64, 128), "e4m3": (64,), "e5m2": (64,),
+}  # fmt: skip
+# Products with scales: depth, and by the scales' type how many scales a row or a column may have.
+SCALED: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
+    "kind::mxf8f6f4": (32, {"ue8m0": (1,)}),
+    "kind::mxf4": (64, {"ue8m0": (2,)}),
+    "kind::mxf4nvf4": (64, {"ue8m0": (2, 4), "ue4m3": (4,)}),
+}
+SCALES = ("ue8m0", "ue4m3")  # their numbers in tensor.cpp
 # The types of the sums of a wgmma, by that of A.
 WGMMA = {
     "f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
@@ -61,17 +76,30 @@ def _sizes(shape: str) -> tuple[int, int, int]:
 
 @rule("ldmatrix", "stmatrix")
 def _matrix(lowering: Lowering, form: Form) -> Lowered:
-    """`ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {…}, [a]`; `stmatrix` has its operands the other way round."""
+    """`ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {…}, [a]`; `stmatrix` has its operands the other way round.
+    Of 8 bits: `ldmatrix.….m16n16.x2.trans.shared.b8`, `….m8n16.x4.shared.b8x16.b6x16_p32`; `stmatrix.….m16n8.x4.….b8`.
+    """
     load = form.base == "ldmatrix"
     registers, where = (form.elements(0), form.operand(1)) if load else (form.elements(1), form.operand(0))
     count = int(form.choose("x1", "x2", "x4")[1:])
-    if not form.has("m8n8") or form.parts[-1] != "b16" or len(registers) != count:
-        raise Unsupported("only matrices of 8 × 8 elements of 16 bits are known")
+    shape, trans, type_ = form.choose("m8n8", "m16n16", "m8n16", "m16n8"), form.has("trans"), form.parts[-1]
+    bits = {"b16": 16, "b8": 8, "b6x16_p32": 6, "b4x16_p64": 4}.get(type_, 0)
+    packed = bits in (4, 6) and form.parts[-2] == "b8x16"
+    known = {
+        "m8n8": type_ == "b16",
+        "m16n16": load and trans and count < 4 and (packed or type_ == "b8"),
+        "m8n16": load and not trans and packed,
+        "m16n8": not load and trans and type_ == "b8",
+    }
+    count *= 2 if shape == "m16n16" else 1
+    if not known[shape] or len(registers) != count:
+        raise Unsupported("matrices of this shape and this type are not known")
     base, offset, wide = lowering.address(where, form.space)
     slots = [lowering.define(element, 4) if load else lowering.use(element, 4, "b32") for element in registers]
     mode = wide | (form.space == "generic") << 1
-    out = [base, Raw(offset), Raw(mode), Raw(count), Raw(int(form.has("trans"))), *slots]
-    return Lowered(form.base, out, kind=Kind.TOGETHER, target=EVERYONE, access=16)
+    out = [base, Raw(offset), Raw(mode), Raw(count), Raw(int(trans)), Raw(bits), *slots]
+    name = form.base if bits == 16 else f"{form.base}.b8"
+    return Lowered(name, out, kind=Kind.TOGETHER, target=EVERYONE, access=16 if bits in (8, 16) else 4)
 
 
 @rule("movmatrix")
@@ -80,43 +108,102 @@ def _movmatrix(lowering: Lowering, form: Form) -> Lowered:
     return Lowered("movmatrix", out, kind=Kind.TOGETHER, target=EVERYONE)
 
 
+def _alike(a: str, b: str) -> bool:
+    return any({a, b} <= set(kinds) for kinds in ({"s8", "u8"}, {"s4", "u4"}, {"e4m3", "e5m2"})) or a == b
+
+
 @rule("mma")
 def _mma(lowering: Lowering, form: Form) -> Lowered:
-    """`mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c`; of bits: `….s32.b1.b1.s32.xor.popc`"""
-    bits = form.parts[-1] == "popc"
+    """`mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c`; of bits: `….s32.b1.b1.s32.xor.popc`; of any two
+    types of 4 to 8 bits: `….kind::f8f6f4.f32.e2m1.e4m3.f32`. With `.sp` A is sparse: `d, a, b, c, data, selector`."""
+    if form.has("block_scale"):
+        return _mma_scaled(lowering, form)
+    bits, sparse = form.parts[-1] == "popc", form.has("sp", "sp::ordered_metadata")
     types = form.parts[:-2] if bits else form.parts
     to, a, b, c = types[-4:] if len(types) > 5 else ("",) * 4
     shape = next((match for part in form.parts if (match := re.fullmatch(r"m(\d+)n8k(\d+)", part))), None)
-    shapes, sums = MMA.get(a, ((), ()))
     rows, depth = (int(shape[1]), int(shape[2])) if shape else (0, 0)
-    alike = any({a, b} <= set(kinds) for kinds in ({"s8", "u8"}, {"s4", "u4"}, {"e4m3", "e5m2"})) or a == b
-    if (rows, depth) not in shapes or not alike or ".row.col." not in form.instruction.opcode or form.has("sp"):
-        if form.has("sp") or form.has("sp::ordered_metadata"):
-            raise Unsupported("products of sparse matrices (mma.sp) are not emulated")
+    shapes, sums = MMA.get(a, ((), ()))
+    known, alike = (rows == 16 and depth in SPARSE.get(a, ()) if sparse else (rows, depth) in shapes), _alike(a, b)
+    if form.has("kind::f8f6f4"):
+        known, alike, sums = (rows, depth) == (16, 64 if sparse else 32), {a, b} <= set(SMALL), ("f32", "f16")
+        a, b = _in_bytes(a), _in_bytes(b)
+    if not known or not alike or ".row.col" not in form.instruction.opcode:
         raise Unsupported("mma of this shape and these types is not known")
     if to not in sums or c not in sums or (a == "b1") != bits:
         raise Unsupported("its accumulators are not known")
     width = 8 if a == "f64" else 4
     counts = (
         rows * 8 // 32 // (2 if to == "f16" else 1),
-        *(size * BITS[a] // (8 * width) // 32 for size in (rows * depth, 8 * depth)),
+        *(size * BITS[a] // (8 * width) // 32 for size in (rows * depth // (2 if sparse else 1), 8 * depth)),
         rows * 8 // 32 // (2 if c == "f16" else 1),
     )
     vectors = [form.elements(n) for n in range(4)]
-    if tuple(map(len, vectors)) != counts or len(form.operands) != 4:
+    if tuple(map(len, vectors)) != counts or len(form.operands) != (6 if sparse else 4):
         raise Unsupported("its operands have another number of registers")
     kinds = ("f64" if a == "f64" else "b32", "b32", c if c in ("f32", "f64") else "b32")
-    slots: list[Given] = [lowering.define(element, width) for element in vectors[0]]
-    slots += [
-        lowering.use(element, width, kind)
+    d = [lowering.define(element, width) for element in vectors[0]]
+    first, second, third = (
+        [lowering.use(element, width, kind) for element in vector]
         for vector, kind in zip(vectors[1:], (kinds[0], kinds[0], kinds[2]), strict=True)
-        for element in vector
-    ]
+    )
     flag = form.parts[-2] == "xor" if bits else form.has("satfinite")
     numbers = (rows, depth, ELEMENTS[a], ELEMENTS[b], int(to == "f16"), int(c == "f16"), int(flag))
-    name = "mma.f64" if a == "f64" else "mma.b1" if bits else "mma.f32" if a in FLOATS else "mma.s32"
     flops = units.MMA.share(rows, 8, depth)
-    return Lowered(name, [*map(Raw, numbers), *slots], kind=Kind.TOGETHER, target=EVERYONE, flops=flops)
+    integers = a in INTEGERS
+    if sparse:
+        lanes = counts[1] // (2 if BITS[a] >= 16 else 1)  # of four, that have metadata
+        selector = form.number(5)
+        if not 0 <= selector < 4 // lanes:
+            raise Unsupported(f"its selector must be less than {4 // lanes}, got {selector}")
+        out = [*map(Raw, (*numbers, selector)), *d, *first, lowering.use(form.operand(4), 4, "b32"), *second, *third]
+        name = "mma.sp.s32" if integers else "mma.sp.f32"
+        return Lowered(name, out, kind=Kind.TOGETHER, target=EVERYONE, flops=flops // 2)
+    name = "mma.f64" if a == "f64" else "mma.b1" if bits else "mma.s32" if integers else "mma.f32"
+    out = [*map(Raw, numbers), *d, *first, *second, *third]
+    return Lowered(name, out, kind=Kind.TOGETHER, target=EVERYONE, flops=flops)
+
+
+def _in_bytes(type_: str) -> str:
+    """An element's type where each has a byte."""
+    return "e2m1_in_8" if type_ == "e2m1" else type_
+
+
+def _mma_scaled(lowering: Lowering, form: Form) -> Lowered:
+    """`mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0 d, a, b, c,
+    scales of A, {byte, lanes}, scales of B, {byte, lane}`"""
+    kind = form.choose(*SCALED)
+    depth, scales = SCALED[kind]
+    to, a, b, c, type_ = form.parts[-5:]
+    default = {"kind::mxf8f6f4": "scale_vec::1X", "kind::mxf4": "scale_vec::2X"}.get(kind)
+    parts = int(form.choose("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", default=default)[-2])
+    elements = SMALL if depth == 32 else ("e2m1",)
+    if {"sp", "sp::ordered_metadata"} & set(form.parts):
+        raise Unsupported("products of sparse matrices with scales are not emulated")
+    if not {a, b} <= set(elements) or not form.has(f"m16n8k{depth}") or parts not in scales.get(type_, ()):
+        raise Unsupported("mma of this shape and these types is not known")
+    if (to, c) != ("f32", "f32") or len(form.operands) != 8:
+        raise Unsupported("its accumulators are not known")
+    a, b = (_in_bytes(a), _in_bytes(b)) if depth == 32 else (a, b)
+    vectors = [form.elements(n) for n in range(4)]
+    selectors = [form.elements(n) for n in (5, 7)]
+    scales_of = [form.elements(n) for n in (4, 6)]  # CUTLASS has them in braces
+    if tuple(map(len, (*vectors, *selectors, *scales_of))) != (4, 4, 2, 4, 2, 2, 1, 1):
+        raise Unsupported("its operands have another number of registers")
+    for pair, lanes in zip(selectors, (2, 4), strict=True):
+        for operand, allowed in zip(pair, (range(0, 4, parts), range(lanes)), strict=True):
+            if isinstance(operand, Immediate) and operand.value not in allowed:
+                raise Unsupported(f"a selector must be one of {', '.join(map(str, allowed))}, got {operand.value}")
+    d = [lowering.define(element, 4) for element in vectors[0]]
+    first, second = ([lowering.use(element, 4, "b32") for element in vectors[n]] for n in (1, 2))
+    third = [lowering.use(element, 4, "f32") for element in vectors[3]]
+    for side, (word,), pair in zip((first, second), scales_of, selectors, strict=True):
+        side.append(lowering.use(word, 4, "b32"))
+        side += [lowering.use(operand, 2, "u16") for operand in pair]
+    numbers = (16, depth, ELEMENTS[a], ELEMENTS[b], 0, 0, 0, SCALES.index(type_), parts)
+    out = [*map(Raw, numbers), *d, *first, *second, *third]
+    flops = units.MMA.share(16, 8, depth)
+    return Lowered("mma.scaled", out, kind=Kind.TOGETHER, target=EVERYONE, flops=flops)
 
 
 @rule("wgmma")
@@ -135,8 +222,7 @@ def _wgmma(lowering: Lowering, form: Form) -> Lowered:
     columns, depth = (int(shape[1]), int(shape[2])) if shape else (0, 0)
     sums = WGMMA.get(a, ())
     widths = range(8, 257, 8) if a in FLOATS else [8, 16, 24, *range(32, 257, 16)]
-    alike = any({a, b} <= set(kinds) for kinds in ({"s8", "u8"}, {"e4m3", "e5m2"})) or a == b
-    known = columns in widths and depth * BITS.get(a, 0) == 256 and alike and (a == "b1") == bits
+    known = columns in widths and depth * BITS.get(a, 0) == 256 and _alike(a, b) and (a == "b1") == bits
     if not known or form.has("sp"):
         raise Unsupported("wgmma of this shape and these types is not known")
     if to not in sums or bits and form.parts[-2] != "and":

@@ -144,6 +144,8 @@ struct Visit {
   u32 shifted = 0;           // ... and where its tile begins, if not with a pattern of the swizzle
 };
 
+enum class Answer : u8 { NONE, GRANTED, REFUSED };
+
 // A bulk copy on its way: bulk.cpp. Places in shared memory are addresses of the cluster.
 struct BulkCopy {
   TensorMap map{};          // magic 0: none, the copy is of bytes side by side
@@ -156,7 +158,8 @@ struct BulkCopy {
   u32 reduction = 0, type = 0;
   u64 block = 0;  // who issued it
   u32 thread = 0, pc = 0, group = 0;
-  bool given = false;  // st.async: what it brings is no tile, but the value of registers
+  bool given = false;            // st.async and the like: what it brings is no tile, but a value
+  Answer answer = Answer::NONE;  // clusterlaunchcontrol.try_cancel: ... which says whether a cluster was cancelled
   alignas(16) u8 value[16] = {};
 };
 
@@ -311,7 +314,13 @@ struct Launch {
   std::condition_variable finished, changed;
   std::vector<std::unique_ptr<Worker>> workers;
   u32 running = 0, idle = 0;  // workers; those of them that have nothing to do
-  u64 started = 0;            // clusters
+  // Clusters: the next one to begin of those that the GPU has room for from the start on, and their end; the next one of
+  // those that wait for room, which begin when others have ended, or are cancelled.
+  u64 started = 0, wave = 0, pending = 0;
+  bool more() const { return (started < wave ? started : pending) * cluster_blocks < blocks; }
+  u64 not_started() const;  // blocks
+  bool cancel(u64 &index);  // the next one that waits for room; false: there is none
+  void skip(u64 number);    // a cluster that has ended, or never begins
   std::vector<std::unique_ptr<Cluster>> storage;
   std::vector<Cluster *> free;    // storage of clusters that have ended
   std::deque<Cluster *> waiting;  // for memory that another one changes
@@ -409,6 +418,7 @@ struct Block {
   u64 bytes = 0;                                    // of its storage
   u64 parked_version = 0;                           // of global memory, before it had to wait
   u64 passed = 0;                                   // barriers of the cluster that a thread of it has waited for
+  bool refused = false;                             // it has seen that there is no cluster left to cancel
   PastPointer farewell;                             // what its threads knew when they ended, of other blocks
   std::map<std::pair<u64, u32>, Visitor> visitors;  // warps of other blocks, by block and warp
   std::vector<TraceRow> trace;
@@ -504,7 +514,7 @@ struct Block {
   Clock as_clock(const PastPointer &) const;
   // What is undefined: undefined.cpp.
   void follow(Warp &, const Instr &, u32 mask, u32 active);
-  void absent(Warp &, const Instr &, u32 lanes);
+  void absent(Warp &, const Instr &, u32 target, u32 lanes);
   void look_for_taint(Warp &);
   void start_undefined(Warp &);
   bool holds_undefined(Space) const;

@@ -1,5 +1,5 @@
 // Bulk copies: cp.async.bulk and cp.reduce.async.bulk, of plain bytes and, through tensor maps, of boxes of a tensor (TMA).
-// And st.async and red.async, which do the same with values of registers.
+// And st.async and red.async, which do the same with values of registers, and clusterlaunchcontrol, with its answer.
 //
 // No thread executes them. One that completes on an mbarrier is made when a waiting thread tests that mbarrier; one in
 // a bulk group when its thread waits for that group, or ends: as late as hardware may. Until such a wait has succeeded,
@@ -596,7 +596,7 @@ struct Issue {
       b.copy_writes(w, i, lane, c);
       if (c.source) b.copy_reads(w, i, lane, c);
     }
-    if ((c.source || c.given) && b.launch.count) {
+    if ((c.source || c.given) && c.answer == Answer::NONE && b.launch.count) {
       Counters &count = b.counters[i.pc];
       count.cluster_requests += !c.given, count.cluster_bytes += c.bytes;
     }
@@ -684,6 +684,53 @@ static void send(Warp &w, const Instr &i, u32 m) {
   ++w.seq;
 }
 
+// clusterlaunchcontrol.try_cancel. Its answer: the place of a cluster's first block, and whether it was cancelled; which of
+// them is known at once, and comes as late as a copy. o: address in shared memory, offset, 64-bit, mbarrier, offset,
+// 64-bit, whether all blocks of the cluster get it
+constexpr int CANCELLED = 3;  // word of the answer
+static void try_cancel(Warp &w, const Instr &i, u32 m) {
+  Block &b = *w.block;
+  Launch &l = b.launch;
+  alignas(64) u64 to[LANES], mbarrier[LANES];
+  addresses(w, i.o[0], i.o[1], i.o[2], to);
+  addresses(w, i.o[3], i.o[4], i.o[5], mbarrier);
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (b.refused && l.sanitize) b.report(Problem::CANCEL_AGAIN, i.pc, b.thread(w, lane), 0, 0);
+    BulkCopy c;
+    c.given = true;
+    c.block = b.index, c.thread = b.thread(w, lane), c.pc = i.pc;
+    u32 answer[4] = {};
+    if (u64 cluster; l.cancel(cluster))
+      for (int axis = 0; axis < CANCELLED; cluster /= l.clusters[axis++])
+        answer[axis] = u32(cluster % l.clusters[axis]) * l.cluster[axis], answer[CANCELLED] = 1;
+    c.answer = answer[CANCELLED] ? Answer::GRANTED : Answer::REFUSED;
+    memcpy(c.value, answer, c.bytes = sizeof answer);
+    if (!Issue{w, i, lane}.to_shared(c, to[lane], mbarrier[lane], i.o[6] ? (1u << l.cluster_blocks) - 1 : 0)) return;
+  }
+  ++w.seq;
+}
+
+// Whether the request was granted. o: predicate, answer
+static void is_cancelled(Warp &w, const Instr &i, u32 m) {
+  u32 granted = 0;
+  for (u32 lane = 0; lane < LANES; ++lane) granted |= u32(w.reg<u32>(i.o[1])[4 * lane + CANCELLED] != 0) << lane;
+  w.pred(i.o[0]) = (w.pred(i.o[0]) & ~m) | (granted & m);
+}
+
+// Of which block. o: its place along x, y, z (or ~0), answer
+static void first_block(Warp &w, const Instr &i, u32 m) {
+  const u32 *answer = w.reg<u32>(i.o[3]);
+  u32 refused = 0;
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    for (int axis = 0; axis < 3; ++axis)
+      if (i.o[axis] != ALL) w.reg<u32>(i.o[axis])[lane] = answer[4 * lane + axis];
+    refused |= u32(!answer[4 * lane + CANCELLED]) << lane;
+  }
+  for (int axis = 0; axis < 3 && refused; ++axis) w.block->absent(w, i, i.o[axis], refused);
+}
+
 // tensormap.cp_fenceproxy: a tensor map goes from shared to global memory, and all lanes of the warp know of it. o: to,
 // offset, 64-bit, from, offset, 64-bit
 static void copy_map(Warp &w, const Instr &i, u32 m) {
@@ -766,6 +813,10 @@ void register_bulk(Registry &r) {
           About::transfers("bulk.load", either, 5, either, 2, Undefined::ALL_OF_IT)},
          {"bulk.send", send, "n n s* n n s* n n s*+",
           About::transfers("bulk.cluster", 0, NO_OPERAND, shared, 2, Undefined::ALL_OF_IT)},
+         {"cancel", try_cancel, "s* n n s* n n n",
+          About::transfers("bulk.cluster", 0, NO_OPERAND, shared, 0, Undefined::ALL_OF_IT)},
+         {"cancel.granted", is_cancelled, "d0 s16", About::computes("predicate", Undefined::ALL_OF_IT)},
+         {"cancel.place", first_block, "d4? d4? d4? s16", About::computes("move", Undefined::ANSWERED)},
          {"bulk.map", copy_map, "s* n n s* n n",
           About::transfers("store.global", IN_SHARED, 3, IN_GLOBAL, 0, Undefined::ALL_OF_IT)},
          {"bulk.commit",

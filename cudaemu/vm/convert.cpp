@@ -350,12 +350,13 @@ static void small_to_halves(Warp &w, const Instr &i, u32 m) {
   const bool relu = i.flags & RELU, bf16 = i.o[4];
   lanes(
       m, w.reg<u32>(i.o[0]),
-      [format, mask, relu, bf16](u16 a) {
+      [&i, format, mask, relu, bf16](u16 a) {
         u32 out = 0;
         for (int n = 0; n < 2; ++n) {
           const u8 bits = u8(a >> n * bits_apart(format) & mask);
           float y = format == SCALES ? widen_scale(bits) : widen_fp8(bits, *SMALL[format]);
           if (relu && y <= 0) y = 0;
+          if (i.flags & SAT && std::isinf(y)) y = std::copysign(bf16 ? 0x1.fep127f : 65504.0f, y);
           out |= u32(bf16 ? narrow_bf16(y) : narrow_half(y)) << 16 * n;
         }
         return out;
@@ -363,7 +364,24 @@ static void small_to_halves(Warp &w, const Instr &i, u32 m) {
       w.reg<u16>(i.o[1]));
 }
 
-float widen_fp8(u8 bits, bool e4m3) { return e4m3 ? widen_fp8(bits, E4M3) : widen_fp8(bits, E5M2); }
+const float *floats_of_8_bits(u32 element) {
+  static const auto all = [] {
+    std::array<std::array<float, 256>, 5> values;
+    for (u32 bits = 0; bits < 256; ++bits) {
+      const u8 here[] = {u8(bits), u8(bits), u8(bits >> 2 & 15), u8(bits & 63), u8(bits & 63)};
+      for (u32 n = 0; n < 5; ++n) values[n][bits] = widen_fp8(here[n], *SMALL[n]);
+    }
+    return values;
+  }();
+  const bool as_they_are = element == ELEMENT_E4M3 || element == ELEMENT_E5M2;
+  const u32 number =
+      as_they_are               ? element - ELEMENT_E4M3
+      : element == ELEMENT_E2M3 ? 3u
+      : element == ELEMENT_E3M2
+          ? 4u
+          : 2u;
+  return all[number].data();
+}
 
 void register_convert(Registry &r) {
   constexpr About converts = About::computes("conversion", Undefined::ALL_OF_IT);

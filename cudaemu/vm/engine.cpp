@@ -56,6 +56,7 @@ void Block::start() {
   output.clear();
   printed = 0;
   passed = 0;
+  refused = false;
   farewell = nullptr;
   visitors.clear();
   tick = 1;

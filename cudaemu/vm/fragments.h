@@ -1,6 +1,7 @@
 // The fragments that tensor instructions multiply, and their products.
 //
-// E elements of an operand lie in a register: 2 of 16 bits, 1 of tf32, 4 of 8 bits, 8 of 4 bits; 1 of f64 in one of 64 bits.
+// E elements of an operand lie in a register: 2 of 16 bits, 1 of tf32, 4 of 8 and of 6 bits, 8 of 4 bits; 1 of f64 in one of
+// 64 bits.
 //   A (16 × K)  register r, element e: row g + 8 (r % 2), column E t + e + 4 E (r / 2)
 //   A (8 × K)   register r, element e: row g, column E t + e + 4 E r
 //   B (K × 8)   register r, element e: row E t + e + 4 E r, column g
@@ -20,7 +21,7 @@
 namespace vm {
 
 inline u32 elements_per_register(u32 element) {
-  static const u32 count[] = {2, 2, 1, 4, 4, 4, 4, 8, 8, 1, 1};  // of bits, 32 are one element
+  static const u32 count[] = {2, 2, 1, 4, 4, 4, 4, 8, 8, 1, 1, 4, 4, 8, 4};  // of bits, 32 are one element
   return count[element];
 }
 
@@ -45,8 +46,19 @@ inline int read_register(const u8 *bytes, u32 element, T *out) {
       return 4;
     case ELEMENT_E4M3:
     case ELEMENT_E5M2:
-      for (int n = 0; n < 4 * LANES; ++n) out[n] = T(widen_fp8(bytes[n], element == ELEMENT_E4M3));
+    case ELEMENT_E2M3:
+    case ELEMENT_E3M2:
+    case ELEMENT_E2M1_IN_8: {
+      const float *const values = floats_of_8_bits(element);
+      for (int n = 0; n < 4 * LANES; ++n) out[n] = T(values[bytes[n]]);
       return 4;
+    }
+    case ELEMENT_E2M1: {
+      const float *const values = floats_of_8_bits(ELEMENT_E2M1_IN_8);
+      for (int n = 0; n < 4 * LANES; ++n)
+        out[2 * n] = T(values[bytes[n] << 2 & 60]), out[2 * n + 1] = T(values[bytes[n] >> 2 & 60]);
+      return 8;
+    }
     case ELEMENT_S4:
     case ELEMENT_U4:
       for (int n = 0; n < 4 * LANES; ++n) {

@@ -58,7 +58,7 @@ inline float odd_fma(float a, float b, float c) {
   return odd_float(adjust && s - s == 0 ? as<double>(nudged) : s);
 }
 
-float widen_fp8(u8 bits, bool e4m3);  // 8 bits: e4m3, or else e5m2
+const float *floats_of_8_bits(u32 element);  // of each byte: of floats of 8 bits and less, which lie in one
 
 template <Format F>
 inline float widen(u16 h) {

@@ -35,7 +35,7 @@ static Cluster *start_next(Launch &l, u64 &index) {
   }
   Cluster *cluster = l.free.back();
   l.free.pop_back();
-  index = l.started++;
+  index = l.started < l.wave ? l.started++ : l.pending++;
   return cluster;
 }
 
@@ -54,7 +54,7 @@ static void give_up(Launch &l, Worker &w) {
     for (Cluster *cluster : *queue)
       for (auto &block : cluster->blocks) {
         block->worker = &w;
-        if (block->live) block->report_deadlock(l.blocks - l.started * l.cluster_blocks);
+        if (block->live) block->report_deadlock(l.not_started());
       }
   l.stop = true;
 }
@@ -78,7 +78,7 @@ static Cluster *next_cluster(Launch &l, Worker &w, std::unique_lock<std::mutex> 
     const auto changed = [&](Cluster *c) { return c->parked_since(version); };
     if (Cluster *c = take(l.waiting, [&](Cluster *c) { return changed(c) && c->in_vain < TRIES && c->poll_changed(); }))
       return c;
-    const bool more = l.started * l.cluster_blocks < l.blocks && resident(l) < l.resident;
+    const bool more = l.more() && resident(l) < l.resident;
     if (more && (l.polling.empty() || !l.turn_of_polling)) {
       l.turn_of_polling = true;
       return start_next(l, fresh);
@@ -140,11 +140,29 @@ static void keep_events(Launch &l, Cluster &cluster) {
   cluster.events.clear();
 }
 
+u64 Launch::not_started() const {
+  const u64 all = blocks / cluster_blocks, first = std::min(wave, all);
+  return (first - std::min(started, first) + all - std::min(pending, all)) * cluster_blocks;
+}
+
+bool Launch::cancel(u64 &index) {
+  std::lock_guard lock(mutex);
+  if (pending * cluster_blocks >= blocks) return false;
+  index = pending++;
+  done.fetch_add(cluster_blocks);
+  skip(index);
+  return true;
+}
+
 // What blocks printed, in their order: a cluster's when all those before it have ended.
 void Launch::print_ended(const Cluster &cluster) {
   for (const auto &block : cluster.blocks)
     if (!block->output.empty()) output[block->index].swap(block->output);
-  ended.insert(cluster.number);
+  skip(cluster.number);
+}
+
+void Launch::skip(u64 number) {
+  ended.insert(number);
   for (; !ended.empty() && *ended.begin() == printed; ended.erase(ended.begin())) ++printed;
   if (cluster_blocks > 1) return;  // their blocks are not side by side: at the end
   for (auto at = output.begin(); at != output.end() && at->first < printed; at = output.erase(at)) ready += at->second;
@@ -590,6 +608,7 @@ Launch *vm_launch(const Program *program, const LaunchSpec *spec, const u8 *para
   l->multiprocessors = spec->multiprocessors, l->cooperative = spec->cooperative, l->heap = spec->heap;
   const u32 workers = std::max<u64>(1, std::min<u64>(spec->threads, blocks / l->cluster_blocks));
   l->resident = std::max<u64>(spec->resident / l->cluster_blocks, 1);
+  l->wave = l->pending = l->started + l->resident;
   for (u32 n = 0; n < workers; ++n) l->workers.push_back(std::make_unique<Worker>());
   Worker &first = *l->workers.front();
   first.brief = true;

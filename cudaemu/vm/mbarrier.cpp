@@ -168,6 +168,7 @@ void Cluster::land(u64 address, Warp &by) {
       over = false;
     }
     execute(*c);
+    block(c->tile)->refused |= c->answer == Answer::REFUSED;
     if (noting) note(by, c->pc, EVENT_LANDED, u32(t.there->index), u32(t.offset), c->bytes);
     Phase phase(t.word());
     const u32 parity = phase.parity;

@@ -1,4 +1,4 @@
-// Tensor cores and what feeds them: ldmatrix, stmatrix, mma, wmma, cp.async.
+// Tensor cores and what feeds them: ldmatrix, stmatrix, mma, mma.sp, wmma, cp.async.
 //
 // In the layouts below g = lane / 4 and t = lane % 4. Products are exact in fp32; a dot product starts from C and adds
 // them with k ascending, each sum rounded to nearest. The hardware adds several at once and truncates: the last bits
@@ -11,16 +11,22 @@
 namespace vm {
 
 // ---- ldmatrix, stmatrix, movmatrix: 8×8 matrices of 16 bits; lane L has row g, columns 2t and 2t + 1 ----
+//
+// Of 8 bits ("PTX ISA", 9.7.14.5.15, 9.7.14.5.16): rows are 16 elements in memory. Without .trans (8×16) a lane has row g,
+// columns 4t to 4t + 3. A 16×16 matrix is transposed on the way: its first register has column g, rows 4t to 4t + 3, its
+// second one column g + 8. stmatrix (16×8, of which memory has columns) takes rows g and g + 8, columns 2t and 2t + 1.
 
 // Lane 8n + r gives the address of row r of matrix n.
 static u32 row_lanes(u32 matrices) { return matrices == 4 ? ALL : (1u << 8 * matrices) - 1; }
 
 // One access of the warp. `for_warp`: what a lane loads goes to other lanes.
 static bool touch(Warp &w, const Instr &i, u32 m, Space space, const u64 *address, u32 bytes, TraceKind kind, bool load,
-                  bool for_warp) {
+                  bool for_warp, const u32 *taken = nullptr) {
   ++w.reads;
   const Noted noted = !load ? Noted::WRITTEN : for_warp ? Noted::READ_FOR_WARP : Noted::READ;
-  return access(w, i, {m, space, address, bytes, bytes, IN_FULL, kind, noted});
+  Access a(m, space, address, bytes, bytes, IN_FULL, kind, noted);
+  a.taken = taken;
+  return access(w, i, a);
 }
 
 // What is undefined moves like the values: `move` with both frames, and both memories, exchanged. `rows`: of shared memory.
@@ -33,14 +39,24 @@ static void move_undefined(Warp &w, u64 *rows, F move) {
   std::swap(w.frame, w.undefined);
 }
 
-// o: address, offset, 64-bit address | generic << 1, number of matrices, transposed, registers
+// o: address, offset, 64-bit address | generic << 1, registers, transposed, bits of an element, registers
+constexpr u32 REGISTERS = 6;
+
+// Of a row of shared memory: 16 elements of 4 or 6 bits leave the rest of 16 bytes empty.
+static u32 row_bytes(const Instr &i) { return i.o[5] == 16 ? 16 : 2 * i.o[5]; }
+
 static bool matrix_rows(Warp &w, const Instr &i, u32 m, bool load, u64 *rows) {
   alignas(64) u64 address[LANES];
   addresses(w, i.o[0], i.o[1], i.o[2] & 1, address);
   u32 left = m & row_lanes(i.o[3]);
   Space space = Space::SHARED;
   if (i.o[2] & 2) next_space(*w.block, &left, address, &space);
-  if (!touch(w, i, m & row_lanes(i.o[3]), space, address, 16, load ? LDMATRIX : STMATRIX, load, true)) return false;
+  u32 taken[LANES];
+  const u32 bytes = row_bytes(i);
+  if (bytes < 16) std::fill(taken, taken + LANES, bytes);
+  const u32 *const part = bytes < 16 ? taken : nullptr;
+  if (!touch(w, i, m & row_lanes(i.o[3]), space, address, 16, load ? LDMATRIX : STMATRIX, load, true, part))
+    return false;
   host_pointers(w, space, address, rows);
   return true;
 }
@@ -71,7 +87,7 @@ static void load_matrices(Warp &w, const Instr &i, u32 m, const u64 *rows) {
     for (int r = 0; r < 8; ++r)
       if (m >> (8 * n + r) & 1) memcpy(&matrix[r], reinterpret_cast<const void *>(rows[8 * n + r]), 16);
     if (i.o[4]) transpose(matrix);
-    u32 *out = w.reg<u32>(i.o[5 + n]);  // row g, columns 2t and 2t + 1 to lane 4g + t: one after the other
+    u32 *out = w.reg<u32>(i.o[REGISTERS + n]);  // row g, columns 2t and 2t + 1 to lane 4g + t: one after the other
     if (m == ALL)
       memcpy(out, matrix, sizeof matrix);
     else
@@ -79,23 +95,50 @@ static void load_matrices(Warp &w, const Instr &i, u32 m, const u64 *rows) {
   }
 }
 
+static void load_bytes(Warp &w, const Instr &i, u32 m, const u64 *rows) {
+  const u32 bits = i.o[5];
+  u8 element[LANES][16] = {};
+  for (u32 rest = m & row_lanes(i.o[3]); rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    u64 row[3] = {};
+    memcpy(row, reinterpret_cast<const void *>(rows[lane]), row_bytes(i));
+    for (u32 n = 0; n < 16; ++n) {
+      const u32 at = n * bits, low = at % 64;
+      const u64 part = row[at / 64] >> low | (low ? row[at / 64 + 1] << (64 - low) : 0);
+      element[lane][n] = u8(part & ((1u << bits) - 1));
+    }
+  }
+  for (u32 n = 0; n < i.o[3]; ++n) {
+    u8 out[LANES][4];
+    for (u32 lane = 0; lane < LANES; ++lane)
+      for (u32 e = 0; e < 4; ++e) {
+        const u32 g = lane / 4, t = lane % 4;
+        out[lane][e] = i.o[4] ? element[n / 2 * 16 + 4 * t + e][g + n % 2 * 8] : element[8 * n + g][4 * t + e];
+      }
+    blend<4>(w.reg<u8>(i.o[REGISTERS + n]), out[0], m);
+  }
+}
+
+using Move = void (*)(Warp &, const Instr &, u32, const u64 *);
+
+template <Move MOVE>
 static void load_matrix(Warp &w, const Instr &i, u32 m) {
   u64 rows[LANES];
   Block &b = *w.block;
   if (!matrix_rows(w, i, m, true, rows)) return;
-  load_matrices(w, i, m, rows);
+  MOVE(w, i, m, rows);
   if (!b.shared_tainted || !(i.flags & TRACKED)) return;
   for (u32 rest = m & row_lanes(i.o[3]); rest; rest &= rest - 1) {
     const u32 row = u32(rows[__builtin_ctz(rest)] - reinterpret_cast<u64>(b.shared));
-    if (b.undefined_shared(row, 16)) w.tainted = true, w.origin = b.shared_origin[row / 4];
+    if (b.undefined_shared(row, row_bytes(i))) w.tainted = true, w.origin = b.shared_origin[row / 4];
   }
-  if (w.tainted) move_undefined(w, rows, [&] { load_matrices(w, i, m, rows); });
+  if (w.tainted) move_undefined(w, rows, [&] { MOVE(w, i, m, rows); });
 }
 
 static void store_matrices(Warp &w, const Instr &i, u32 m, const u64 *rows) {
   for (u32 n = 0; n < i.o[3]; ++n) {
     u16 matrix[8][8];
-    const u32 *in = w.reg<u32>(i.o[5 + n]);
+    const u32 *in = w.reg<u32>(i.o[REGISTERS + n]);
     for (int lane = 0; lane < LANES; ++lane) {
       const int g = lane / 4, t = lane % 4;
       (i.o[4] ? matrix[2 * t][g] : matrix[g][2 * t]) = u16(in[lane]);
@@ -106,14 +149,26 @@ static void store_matrices(Warp &w, const Instr &i, u32 m, const u64 *rows) {
   }
 }
 
+static void store_bytes(Warp &w, const Instr &i, u32 m, const u64 *rows) {
+  for (u32 n = 0; n < i.o[3]; ++n) {
+    u8 column[8][16];
+    const u8 *in = w.reg<u8>(i.o[REGISTERS + n]);
+    for (u32 lane = 0; lane < LANES; ++lane)
+      for (u32 e = 0; e < 4; ++e) column[lane % 4 * 2 + e % 2][lane / 4 + e / 2 * 8] = in[4 * lane + e];
+    for (u32 c = 0; c < 8; ++c)
+      if (m >> (8 * n + c) & 1) memcpy(reinterpret_cast<void *>(rows[8 * n + c]), column[c], 16);
+  }
+}
+
+template <Move MOVE>
 static void store_matrix(Warp &w, const Instr &i, u32 m) {
   u64 rows[LANES];
   Block &b = *w.block;
   if (!matrix_rows(w, i, m, false, rows)) return;
   b.changed(w, Space::SHARED);
-  store_matrices(w, i, m, rows);
+  MOVE(w, i, m, rows);
   if (!b.shared_tainted && !(w.tainted && i.flags & TRACKED)) return;
-  move_undefined(w, rows, [&] { store_matrices(w, i, m, rows); });
+  move_undefined(w, rows, [&] { MOVE(w, i, m, rows); });
   for (u32 rest = m & row_lanes(i.o[3]); rest; rest &= rest - 1) {
     const u32 row = u32(rows[__builtin_ctz(rest)] - reinterpret_cast<u64>(b.shared_undefined));
     std::fill_n(b.shared_origin.begin() + row / 4, 4, i.pc);
@@ -147,6 +202,102 @@ static void mma(Warp &w, const Instr &i, u32 m) {
   else
     multiply(tile, left, right, depth, i.o[6]);
   write_d(w, d, i.o[4], tile, m, rows);
+}
+
+// ---- mma with scales: each element of A and of B counts times the scale of its row or column, and of its part of K ----
+//
+// "PTX ISA", 9.7.14.3. Scales of A are in lanes 4g and 4g + 1 (rows g and g + 8), or in the two after them; of B in lane 4g
+// (column g), or in one of the three after it.
+
+enum { UE8M0, UE4M3 };
+
+static double scale_of(u8 bits, u32 type) {
+  if (type == UE4M3) return floats_of_8_bits(ELEMENT_E4M3)[bits & 127];
+  return bits == 255 ? double(NAN) : std::ldexp(1.0, int(bits) - 127);
+}
+
+// o: as of mma up to "saturate", type of the scales, how many each row or column has, registers of D and A, scales of A,
+// the first one's byte, lanes, registers of B, scales of B, byte, lane, registers of C
+static void multiply_scaled(Warp &w, const Instr &i, u32 m) {
+  const u32 depth = i.o[1], parts = i.o[8], *d = i.o + 9, *a = d + 4, *b = a + 7, *c = b + 5;
+  alignas(64) double left[16][MOST_K], right[MOST_K][8];
+  alignas(64) float tile[16][8];
+  read_a(w, a, 4, i.o[2], left);
+  read_b(w, b, 2, i.o[3], right);
+  read_c(w, c, false, tile);
+  const u32 first = __builtin_ctz(m);  // selectors are the same in all lanes
+  const auto selector = [&](u32 operand) { return w.reg<u16>(operand)[first] & 3u; };
+  const auto scale = [&](const u32 *operands, u32 lane, u32 k) {
+    const u32 byte = std::min(selector(operands[1]) + k * parts / depth, 3u);
+    return scale_of(w.reg<u8>(operands[0])[4 * lane + byte], i.o[7]);
+  };
+  const u32 a_lane = selector(a[6]) % 2 * 2, b_lane = selector(b[4]);
+  for (u32 k = 0; k < depth; k += depth / parts) {
+    for (u32 row = 0; row < 16; ++row) {
+      const double factor = scale(a + 4, row % 8 * 4 + a_lane + row / 8, k);
+      for (u32 n = k; n < k + depth / parts; ++n) left[row][n] *= factor;
+    }
+    for (u32 column = 0; column < 8; ++column) {
+      const double factor = scale(b + 2, column * 4 + b_lane, k);
+      for (u32 n = k; n < k + depth / parts; ++n) right[n][column] *= factor;
+    }
+  }
+  for (u32 row = 0; row < 16; ++row)
+    for (u32 column = 0; column < 8; ++column)
+      for (u32 k = 0; k < depth; ++k) tile[row][column] = float(tile[row][column] + left[row][k] * right[k][column]);
+  write_d(w, d, false, tile, m);
+}
+
+// ---- mma.sp: of each few neighbours in a row of A, only some are there; the metadata say which ----
+//
+// "PTX ISA", 9.7.14.6. Two bits are the place of an element (of 4 bits: of two) among the next four such; of TF32, whose
+// rows have one of two, four bits are. A row's places are in as many lanes as its bits need: half a register (row g: the
+// lower one) of one lane, or of two for the first and the second half of K; or one register of each of two lanes (rows g
+// and g + 8), or of four for the halves of K. `selector`: which of the four lanes, or pairs, it is.
+
+// o: as of mma up to "saturate", selector, registers of D and A, metadata, registers of B, of C
+template <class T>
+static void multiply_sparse(Warp &w, const Instr &i, u32 m) {
+  const u32 depth = i.o[1], type = i.o[2], per = elements_per_register(type), count = 16 * depth / 2 / per / LANES;
+  const u32 *d = i.o + 8, *a = d + 4 / (i.o[4] ? 2 : 1), *b = a + count + 1, *c = b + count;
+  alignas(64) T left[16][MOST_K], right[2 * MOST_K][8], tile[16][8];
+  read_a(w, a, count, type, left);
+  read_b(w, b, count, i.o[3], right);
+  read_c(w, c, i.o[5], tile);
+  const u32 *metadata = w.reg<u32>(a[count]);
+  const u32 pair = per == 8 ? 2 : 1, bits_per = per == 1 ? 4 : 2;  // elements that stand together; of a place
+  const u32 bits = depth / 2 / pair * bits_per;                    // of a row
+  for (u32 row = 0; row < 16; ++row) {
+    const u32 g = row % 8 * 4, below = row / 8;
+    u64 places;
+    if (per <= 2) {  // half registers
+      const u32 lane = g + (bits > 16 ? 2 * i.o[7] : i.o[7]);
+      places = metadata[lane] >> 16 * below & 0xffff;
+      if (bits > 16) places |= u64(metadata[lane + 1] >> 16 * below & 0xffff) << 16;
+    } else {
+      const u32 lane = g + 2 * i.o[7] + below;
+      places = metadata[lane];
+      if (bits > 32) places |= u64(metadata[lane + 2]) << 32;
+    }
+    u32 at[MOST_K];  // in the row, of each element that is there
+    for (u32 n = 0; n < depth / 2; ++n) {
+      const u32 place = u32(places >> n / pair * bits_per);
+      at[n] = per == 1 ? 2 * n + (place >> 3 & 1) : (n / pair / 2 * 4 + (place & 3)) * pair + n % pair;
+    }
+    for (u32 column = 0; column < 8; ++column) {
+      std::conditional_t<std::is_same<T, float>::value, float, s64> sum = tile[row][column];
+      for (u32 n = 0; n < depth / 2; ++n) {
+        if constexpr (std::is_same<T, float>::value)
+          sum = std::fma(left[row][n], right[at[n]][column], sum);
+        else
+          sum += s64(left[row][n]) * right[at[n]][column];
+      }
+      if constexpr (!std::is_same<T, float>::value)
+        if (i.o[6]) sum = std::clamp<s64>(sum, INT32_MIN, INT32_MAX);
+      tile[row][column] = T(sum);
+    }
+  }
+  write_d(w, d, i.o[4], tile, m);
 }
 
 // ---- wmma: the layout of its fragments is up to the implementation ----
@@ -422,18 +573,25 @@ void register_tensor(Registry &r) {
   const char *const product_of_fragments = "n n n n n n n n n d4+ s4+";
   constexpr u32 spaces = IN_GLOBAL | IN_SHARED;  // generic addresses, too
   constexpr About multiplies = About::does(Effect::MULTIPLIES, "mma", Undefined::PRODUCT);
+  constexpr About extended = About::does(Effect::MULTIPLIES, "mma", Undefined::EXTENDED);
   constexpr About fragments = About::does(Effect::MULTIPLIES, "mma", Undefined::FRAGMENTS);
   constexpr About loads = About::loads("ldmatrix", spaces, 0, Undefined::ADDRESS);  // wmma: as ptxas makes it of that
   constexpr About stores = About::stores("store.generic", spaces, 0, 11, Undefined::ADDRESS);
+  constexpr About stores_matrices = About::stores("stmatrix", spaces, 0, REGISTERS, Undefined::ADDRESS);
   constexpr About orders = About::does(Effect::ORDERS, "control", Undefined::NOTHING);
   enter(r,
-        {{"ldmatrix", load_matrix, "s* n n n n d4+", loads},
-         {"stmatrix", store_matrix, "s* n n n n s4+", About::stores("stmatrix", spaces, 0, 5, Undefined::ADDRESS)},
+        {{"ldmatrix", load_matrix<load_matrices>, "s* n n n n n d4+", loads},
+         {"ldmatrix.b8", load_matrix<load_bytes>, "s* n n n n n d4+", loads},
+         {"stmatrix", store_matrix<store_matrices>, "s* n n n n n s4+", stores_matrices},
+         {"stmatrix.b8", store_matrix<store_bytes>, "s* n n n n n s4+", stores_matrices},
          {"movmatrix", transpose_matrix, "d4 s4", About::does(Effect::EXCHANGES, "shuffle", Undefined::AS_BITS_MOVE)},
          {"mma.f32", mma<float>, product, multiplies},
          {"mma.s32", mma<s32>, product, multiplies},
          {"mma.b1", mma<s32, true>, product, multiplies},
          {"mma.f64", mma<double>, "n n n n n n n d8+ s8+", multiplies},
+         {"mma.scaled", multiply_scaled, "n n n n n n n n n d4+ s4+ s2 s2 s4+ s2 s2 s4+", extended},
+         {"mma.sp.f32", multiply_sparse<float>, "n n n n n n n n d4+ s4+", extended},
+         {"mma.sp.s32", multiply_sparse<s32>, "n n n n n n n n d4+ s4+", extended},
          {"wmma.load", wmma_move<true>, "s* n n n n n n n n s4? n d4+", loads},
          {"wmma.store", wmma_move<false>, "s* n n n n n n n n s4? n s4+", stores},
          {"wmma.load.f64", wmma_move<true>, "s* n n n n n n n n s4? n d8+", loads},

@@ -215,6 +215,12 @@ static void product(Warp &w, const Instr &i, const Flow &f, u32 m) {
   complain_of_operands(w, i, f, m, a, f.sources - c - a);
 }
 
+// With an operand after A that says more of it: the metadata of a sparse one, or its scales, and B's after B. o: as of mma.
+static void extended_product(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  const u32 c = i.o[5] ? 2 : 4, a = (f.sources - c) / 2 + 1;
+  complain_of_operands(w, i, f, m, a, f.sources - c - a);
+}
+
 // o of wmma.mma: 7, 8: registers of A, of B.
 static void fragments_product(Warp &w, const Instr &i, const Flow &f, u32 m) {
   complain_of_operands(w, i, f, m, i.o[7], i.o[8]);
@@ -537,12 +543,12 @@ void Block::follow(Warp &w, const Instr &i, u32 mask, u32 active) {
   if (active && f.rule) f.rule(w, i, f, active);
 }
 
-// A shuffle has taken something from lanes that take no part in it.
-void Block::absent(Warp &w, const Instr &i, u32 lanes) {
-  if (!w.undefined || w.mirrored || i.o[0] == ALL || !(i.flags & TRACKED)) return;
+// What an instruction gives these lanes is undefined: a shuffle has taken it from lanes that take no part, ...
+void Block::absent(Warp &w, const Instr &i, u32 target, u32 lanes) {
+  if (!w.undefined || w.mirrored || target == ALL || !(i.flags & TRACKED)) return;
   w.origin = i.pc;
   w.tainted = true;
-  u32 *bits = reinterpret_cast<u32 *>(w.undefined + i.o[0]);
+  u32 *bits = reinterpret_cast<u32 *>(w.undefined + target);
   for (u32 rest = lanes; rest; rest &= rest - 1) bits[__builtin_ctz(rest)] = ALL;
 }
 

@@ -172,6 +172,7 @@ struct Instr {
   X(MBARRIER_EARLY, "mbarrier", 0)                             \
   X(MBARRIER_ELSEWHERE, "mbarrier", 0)                         \
   X(MBARRIER_INIT_RACE, "mbarrier", 0)                         \
+  X(CANCEL_AGAIN, "cancelled launch", 0)                       \
   X(RACE_READ_AFTER_WRITE, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_READ, "shared race", 0)                   \
   X(RACE_WRITE_AFTER_WRITE, "shared race", 0)                  \
@@ -284,8 +285,9 @@ struct Event {
 // Of a product of matrices.
 enum Operand : u32 { OPERAND_A, OPERAND_B, OPERAND_C };
 
-// Types of the elements that tensor instructions multiply.
-#define ELEMENTS(X) X(F16) X(BF16) X(TF32) X(S8) X(U8) X(E4M3) X(E5M2) X(S4) X(U4) X(B1) X(F64)
+// Types of the elements that tensor instructions multiply. E2M1_IN_8: in the middle bits of a byte.
+#define ELEMENTS(X) \
+  X(F16) X(BF16) X(TF32) X(S8) X(U8) X(E4M3) X(E5M2) X(S4) X(U4) X(B1) X(F64) X(E2M3) X(E3M2) X(E2M1) X(E2M1_IN_8)
 enum Element : u32 {
 #define X(name) ELEMENT_##name,
   ELEMENTS(X)
@@ -563,10 +565,12 @@ inline T as(S value) {
   X(AND, logic<Undefined::AND>) X(OR, logic<Undefined::OR>) X(XOR, logic<Undefined::XOR>) \
   X(LOP3, lop3) X(CONVERTED, converted) \
   X(SHUFFLED, shuffled)            /* what comes of lanes that take no part is undefined in any case */ \
+  X(ANSWERED, all_of_it)           /* the place that a request gave which was refused is undefined in any case */ \
   X(ITS_OWN, nullptr)              /* its handler does it */ \
   REPORTED(BRANCH, to_a_barrier)   /* where a warp goes on */ \
   REPORTED(ADDRESS, address) REPORTED(ATOMIC, atomic) \
-  REPORTED(PRODUCT, product) REPORTED(FRAGMENTS, fragments_product) REPORTED(WARPGROUP, warpgroup_product)
+  REPORTED(PRODUCT, product) REPORTED(EXTENDED, extended_product) \
+  REPORTED(FRAGMENTS, fragments_product) REPORTED(WARPGROUP, warpgroup_product)
 // clang-format on
 enum class Effect : u32 {
 #define X(name) name,

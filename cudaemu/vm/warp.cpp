@@ -41,7 +41,7 @@ static void shuffle_by(Warp &w, const Instr &i, u32 m) {
   }
   if (m == ALL) return;
   const u32 absent = ballot([m](u32 lane) { return !(m >> (lane & 31) & 1); }, from) & m;
-  if (absent) w.block->absent(w, i, absent);
+  if (absent) w.block->absent(w, i, i.o[0], absent);
 }
 
 static void shuffle(Warp &w, const Instr &i, u32 m) {

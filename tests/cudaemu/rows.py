@@ -27,7 +27,7 @@ np.seterr(all="ignore")
 Dim = tuple[int, int, int]
 
 HEADER = ".version 8.3\n.target sm_90\n.address_size 64\n"
-BLACKWELL = ".version 8.8\n.target sm_100a\n.address_size 64\n"  # not compared with hardware: there is none
+BLACKWELL = ".version 9.2\n.target sm_100a\n.address_size 64\n"  # not compared with hardware: there is none
 BITS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64, "f32x2": 64}
 BITS |= {f"{kind}{width}": width for kind in "bus" for width in (8, 16, 32, 64)}
 FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64}

@@ -83,8 +83,8 @@ def test_each_rule_has_what_it_looks_at():
         if about.effect in ATOMIC:
             assert about.rule == "ATOMIC", name
         if about.effect in (Effect.MULTIPLIES, Effect.MULTIPLIES_LATER):
-            assert about.rule in ("PRODUCT", "FRAGMENTS", "WARPGROUP") and about.reports, name
-    assert len(used) == 23, sorted(used)
+            assert about.rule in ("PRODUCT", "EXTENDED", "FRAGMENTS", "WARPGROUP") and about.reports, name
+    assert len(used) == 25, sorted(used)
 
 
 def test_every_category_is_counted_and_none_is_for_nothing():

@@ -845,9 +845,32 @@ def _narrow_fp8(kind: str, relu: bool = False) -> Callable:
     return narrow
 
 
+def _widen_fp8(kind: str, to: str, relu: bool, finite: bool = False) -> Callable:
+    """A pair of 8 bits each to one of f16 or bf16; `finite`: of an infinity, its largest number."""
+
+    def widen(packed: np.ndarray) -> np.ndarray:
+        out = np.zeros(len(packed), np.uint32)
+        for shift in (0, 8):
+            bits = np.array([int(x) >> shift & 255 for x in packed], np.uint8)
+            values = torch.from_numpy(bits).view(FP8[kind][0]).float().numpy()
+            values = np.where(np.isnan(values), values, np.maximum(values, 0) + 0.0) if relu else values
+            values = (
+                np.where(np.isinf(values), np.copysign(float.fromhex("0x1.fep127"), values), values)
+                if finite
+                else values
+            )
+            out |= bits_of(values, to).astype(np.uint32) << 2 * shift
+        return out
+
+    return widen
+
+
+EVERY_PAIR = {0: [x | (255 - x) << 8 for x in range(256)]}
+
+
 def _fp8_rows() -> list[Row]:
     rows = []
-    for kind, (type_, _, _) in FP8.items():
+    for kind in FP8:
         for relu in (False, True):
             one, name = _narrow_fp8(kind, relu), f"cvt.rn.satfinite{'.relu' * relu}.{kind}x2"
             rows.append(Row(f"{name}.f32", "b16", ("f32",) * 2, lambda a, b, f=one: f(a) << 8 | f(b)))
@@ -859,25 +882,8 @@ def _fp8_rows() -> list[Row]:
                     lambda a, f=one: f(half_of(a, 16, "f16")) << 8 | f(half_of(a, 0, "f16")),
                 )
             )
-
-            def widen(packed: np.ndarray, t=type_, r=relu) -> np.ndarray:
-                out = np.zeros(len(packed), np.uint32)
-                for shift in (0, 8):
-                    bits = np.array([int(x) >> shift & 255 for x in packed], np.uint8)
-                    values = torch.from_numpy(bits).view(t).float().numpy()
-                    values = np.where(np.isnan(values), values, np.maximum(values, 0) + 0.0) if r else values
-                    out |= bits_of(values, "f16").astype(np.uint32) << 2 * shift
-                return out
-
-            rows.append(
-                Row(
-                    f"cvt.rn{'.relu' * relu}.f16x2.{kind}x2",
-                    "f16x2",
-                    ("b16",),
-                    widen,
-                    values={0: [x | (255 - x) << 8 for x in range(256)]},
-                )
-            )
+            opcode = f"cvt.rn{'.relu' * relu}.f16x2.{kind}x2"
+            rows.append(Row(opcode, "f16x2", ("b16",), _widen_fp8(kind, "f16", relu), values=EVERY_PAIR))
     return rows
 
 
@@ -1118,6 +1124,15 @@ def _blackwell_rows() -> list[Row]:
                 tried = {0: [x | (len(values) - 1 - x) << apart for x in range(len(values))]}
                 body = f"{into} mov.b16 {{%x, %y}}, %a; {opcode} %d, %x;" if byte else None
                 rows.append(Row(opcode, f"{half}x2", ("b16",), widen, body, values=tried))
+    for kind, relu in itertools.product(FP8, (False, True)):
+        opcode = f"cvt.rn.satfinite{'.relu' * relu}.{kind}x2.bf16x2"
+        one = _narrow_fp8(kind, relu)
+        pair = lambda a, f=one: f(half_of(a, 16, "bf16")) << 8 | f(half_of(a, 0, "bf16"))  # noqa: E731
+        rows.append(Row(opcode, "b16", ("bf16x2",), pair))
+        for finite in (False, True):
+            opcode = f"cvt.rn{'.satfinite' * finite}{'.relu' * relu}.bf16x2.{kind}x2"
+            widen = _widen_fp8(kind, "bf16", relu, finite)
+            rows.append(Row(opcode, "bf16x2", ("b16",), widen, values=EVERY_PAIR))
     for mode, satfinite in itertools.product(("rz", "rp"), (False, True)):
         scale = _scale(mode, satfinite)
         start = f"cvt.{mode}{'.satfinite' * satfinite}.ue8m0x2"
@@ -1133,8 +1148,7 @@ def _blackwell_rows() -> list[Row]:
             out |= bits_of(scales, "bf16").astype(np.uint32) << 2 * n
         return out
 
-    every = {0: [x | (255 - x) << 8 for x in range(256)]}
-    rows.append(Row("cvt.rn.bf16x2.ue8m0x2", "bf16x2", ("b16",), widen_scales, values=every))
+    rows.append(Row("cvt.rn.bf16x2.ue8m0x2", "bf16x2", ("b16",), widen_scales, values=EVERY_PAIR))
     return [replace(row, header=BLACKWELL) for row in rows]
 
 
