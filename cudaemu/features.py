@@ -158,7 +158,8 @@ WAYS_ROUND = {
 }
 
 
-def way_round(opcode: str) -> str:
+def way_round(statement: str) -> str:
+    opcode = re.sub(r"^@\S+\s+", "", statement)
     return WAYS_ROUND[max((start for start in WAYS_ROUND if opcode.startswith(start)), key=len)]
 
 
