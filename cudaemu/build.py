@@ -113,12 +113,15 @@ def compile_host(
     folders = _folders(include)
     texts = toolchain.source_texts(source, folders=folders)
     linecache.checkcache()  # reports quote what is compiled now, not what the file was in an earlier run
-    is_extension = extension.is_extension(texts)
+    more = _files(others)
+    written = [file for file in more if file.suffix in COMPILED]
+    every = texts + [text for file in written for text in toolchain.source_texts(file, None, folders)]
+    is_extension = extension.is_extension(every)
     if is_extension:
         folders.append(extension.HEADERS)
+        flags = [*extension.FLAGS, *(flag for flag in flags if flag not in extension.FLAGS)]
     relocatable = any(map(_RELOCATABLE.fullmatch, flags))
     options = _options(flags, defines, arch, folders)
-    more = _files(others)
     # The stand-in has the driver's functions as well.
     libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag not in ("-lcuda", "-lineinfo")]
     libraries += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
@@ -127,7 +130,7 @@ def compile_host(
         if not re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", call):
             raise UserError(f"the function must be named by an identifier, got '{call}'")
         if is_extension and not re.search(rf'extern\s*"C"[^;{{]*\b{call}\s*\(', texts[0]):
-            wrapper += [] if extension.has_module(texts[0]) else [f"EMULATOR_FUNCTION({call})"]
+            wrapper += [] if extension.has_module(every) else [f"EMULATOR_FUNCTION({call})"]
         else:
             wrapper += [f'#include "{CALL}"', f"EMULATOR_CALL({call})"]
     wrapper += [f"__attribute__((used)) static auto *emulator_use_{n} = &{text};" for n, text in enumerate(instances)]
