@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from cudaemu import cpp, extension, link
+from cudaemu import cpp, extension, link, missing
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import ToolFailed, UserError
@@ -114,8 +114,9 @@ def compile_host(
     texts = toolchain.source_texts(source, folders=folders)
     linecache.checkcache()  # reports quote what is compiled now, not what the file was in an earlier run
     more = _files(others)
-    written = [file for file in more if file.suffix in COMPILED]
-    every = texts + [text for file in written for text in toolchain.source_texts(file, None, folders)]
+    every = texts + [
+        text for file in more if file.suffix in COMPILED for text in toolchain.source_texts(file, None, folders)
+    ]
     is_extension = extension.is_extension(every)
     if is_extension:
         folders.append(extension.HEADERS)
@@ -283,7 +284,9 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
         "-fPIC,-g1",
         "--cudart=none",
     ]
-    return [*level, *lines, *standard, *target, *toolchain.define_flags(defines), *includes, *own]
+    # Last, so that headers of the user's own win.
+    samples = ["-isystem", str(toolchain.SAMPLES)]
+    return [*level, *lines, *standard, *target, *toolchain.define_flags(defines), *includes, *own, *samples]
 
 
 LONGEST = 400  # characters of a line of an error: those of macros are the whole expanded function
@@ -316,26 +319,25 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
         return ToolFailed(f"{said}\n{link.no_dynamic_parallelism(source.name)}")
     if not re.search(r"\berror\b", said):  # nvcc's own trouble, not the source's
         return UserError(f"{nvcc.path} (CUDA {nvcc.release}) failed: {said}")
-    return error
-
-
-_OF_A_LIBRARY = r"_*(cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)"
+    hints = missing.explained(said, nvcc.release)
+    return type(error)("\n".join([said, *hints])) if hints else error
 
 
 def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserError:
     places: dict[str, str] = {}
     for file, line, name in re.findall(r"(?:(\S+):(\d+)|\S*): undefined reference to `([^']+)'", str(error)):
         places.setdefault(name, f"{name} ({Path(file).name}:{line})" if line else name)
-    missing = sorted(places)
-    cuda = [name for name in missing if re.match(r"_*(cuda|cu[A-Z])", name) or re.match(_OF_A_LIBRARY, name)]
-    if cuda:
+    absent = sorted(places)
+    known = missing.library(absent)
+    cuda = [name for name in absent if re.match(r"_*(cuda|cu[A-Z])", name)]
+    if known:
+        said = f"{source} calls {', '.join(places[name] for name in absent)}.\n{known}"
+    elif cuda:
         instead = "leave the call out (#ifndef __EMULATOR__), or run the program on a GPU"
-        if any(re.match(_OF_A_LIBRARY, name) for name in cuda):
-            instead = "compute it on the host, or by CUB or Thrust, which are headers; or " + instead
         said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have: {instead}"
-    elif missing:
+    elif absent:
         said = (
-            f"{source} uses {', '.join(places[name] for name in missing)}, which it does not define: name the "
+            f"{source} uses {', '.join(places[name] for name in absent)}, which it does not define: name the "
             "program's other files as well, as in cudaemu a.cu b.cu c.cpp, and libraries of the host with -l in flags"
         )
     elif "relocation truncated" in str(error):

@@ -32,6 +32,8 @@ TOOL_HELP = """no {name} found. Install it from pip:
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"""
 
 
+SAMPLES = Path(__file__).parents[1] / "host" / "samples"  # headers that programs of cuda-samples include
+
 SCRIPT = 64 << 10  # bytes: of a compiler, a smaller file is a script, of which no version tells
 OLDEST_NVCC = (13, 0)  # the oldest that is tested
 # What nvcc runs and reads that is not in the list of files that it read: their sizes tell one build from another.
@@ -390,7 +392,8 @@ def foreign_files(source: Path) -> list[Path]:
     nvcc, cxx = find_nvcc(), find_cxx()
     found: dict[Path, None] = {}
     for more in ("", ",-U__CUDA_ARCH__"):
-        words = [nvcc.path, "-ccbin", cxx, "-E", "-Xcompiler", f"-v,-H{more}", source, "-o", os.devnull]
+        words = [nvcc.path, "-ccbin", cxx, "-E", "-isystem", SAMPLES, "-Xcompiler", f"-v,-H{more}"]
+        words += [source, "-o", os.devnull]
         try:
             said = run(words, cwd=source.parent, seconds=ASKED_SECONDS)
         except UserError as error:  # what it has read before it stopped
