@@ -84,7 +84,8 @@ def _entries(ptx: str) -> dict[str, list[int]]:
 
 def runtime_object(nvcc: toolchain.Nvcc) -> Path:
     """The stand-in CUDA runtime, compiled if this is the first time."""
-    return toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
+    includes = [f"-I{folder}" for folder in (*nvcc.older, nvcc.include)]
+    return toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", *includes], "runtime.o")
 
 
 def compile_host(
@@ -122,7 +123,7 @@ def compile_host(
         folders.append(extension.HEADERS)
         flags = [*extension.FLAGS, *(flag for flag in flags if flag not in extension.FLAGS)]
     relocatable = any(map(_RELOCATABLE.fullmatch, flags))
-    options = _options(flags, defines, arch, folders)
+    options = _options(flags, defines, arch, [*folders, *nvcc.older])
     # The stand-in has the driver's functions as well.
     libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag not in ("-lcuda", "-lineinfo")]
     libraries += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
@@ -319,7 +320,7 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
         return ToolFailed(f"{said}\n{link.no_dynamic_parallelism(source.name)}")
     if not re.search(r"\berror\b", said):  # nvcc's own trouble, not the source's
         return UserError(f"{nvcc.path} (CUDA {nvcc.release}) failed: {said}")
-    hints = missing.explained(said, nvcc.release)
+    hints = missing.explained(said, nvcc.cuda or nvcc.release)
     return type(error)("\n".join([said, *hints])) if hints else error
 
 
@@ -422,7 +423,7 @@ def check_ptx(build: Build, started: Callable[[Callable[[], None]], None] | None
 def _own_assembly(ptx: str, nvcc: toolchain.Nvcc) -> bool:
     """Whether there is inline assembly that does not come from the toolkit's own headers."""
     toolkit = {number for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', ptx, re.MULTILINE)
-               if path.startswith((str(nvcc.home), str(nvcc.include)))}  # fmt: skip
+               if path.startswith(tuple(map(str, (nvcc.home, nvcc.include, *nvcc.older))))}  # fmt: skip
     for piece in ptx.split("// begin inline asm")[:-1]:
         at = piece.rfind("\t.loc\t")
         if at < 0 or piece[at:].split(None, 2)[1] not in toolkit:

@@ -57,6 +57,14 @@ _NAMES = {
         for name in ("shfl", "shfl_up", "shfl_down", "shfl_xor")
     },
 }
+_GONE_IN_12 = {name for name, instead in _NAMES.items() if "object" in instead or "_sync" in instead} | {
+    "cudaConfigureCall",
+    "cudaSetupArgument",
+    "cudaLaunch",
+    "cudaProfilerInitialize",
+    "memoryType",
+    "isManaged",
+}
 _OF_A_NAME = (
     r'identifier "((?:cuda|__)\w+|textureReference)" is undefined',
     r'(?:namespace "cooperative_groups"|class "cudaPointerAttributes") has no member "(\w+)"',
@@ -132,6 +140,7 @@ _LIBRARIES = [
      r"cudaGraphics|cuGraphics|cudaGL|cuGL|gl[A-Z]|glut[A-Z]", _IMAGES),
     ("EGL", r"EGL/\w+|cudaEGL|cuda_egl_interop", r"cudaEGL|cuEGL|egl[A-Z]", _IMAGES),
     ("Vulkan", r"vulkan/\w+", r"vk[A-Z]", _IMAGES),
+    ("launch over several GPUs", r"(?!)", r"cu(da)?LaunchCooperativeKernelMultiDevice", "a launch for each GPU"),
     ("Direct3D", r"d3d\w+|cuda_d3d\w+|rendercheck_d3d\w+", r"cudaD3D|cuD3D", _IMAGES),
 ]  # fmt: skip
 
@@ -139,7 +148,10 @@ _LIBRARIES = [
 def explained(said: str, release: str) -> list[str]:
     """Sentences for what an nvcc of that CUDA release complains about, in the order of its complaints."""
     major = int(release.partition(".")[0])
-    return list(dict.fromkeys(each for line in _messages(said) for each in _of_message(line, major)))
+    hints = list(dict.fromkeys(each for line in _messages(said) for each in _of_message(line, major)))
+    if major > 12 and any(f" CUDA {major}. Instead" in hint for hint in hints):
+        hints.append('Or with the headers of CUDA 12, which had them: --cuda 12, or cuda="12"')
+    return hints
 
 
 def library(names: list[str]) -> str | None:
@@ -173,7 +185,8 @@ def _of_message(message: str, major: int) -> Iterator[str]:
     for pattern in _OF_A_NAME:
         name = re.search(pattern, message)
         if name and name[1] in _NAMES:
-            yield f"{name[1]} is not in CUDA {major}. Instead: {_NAMES[name[1]]}"
+            since = "12 and newer" if name[1] in _GONE_IN_12 else str(major)
+            yield f"{name[1]} is not in CUDA {since}. Instead: {_NAMES[name[1]]}"
             return
     if re.search(r"too few arguments|cudaMemLocation|cudaGraphEdgeData|CUctxCreateParams", message):
         for call, instead in _CALLS.items():
@@ -184,7 +197,7 @@ def _of_message(message: str, major: int) -> Iterator[str]:
 
 def _of_header(header: str, major: int) -> Iterator[str]:
     if header == "nvToolsExt.h":
-        yield "NVTX 2 is not in CUDA 13. Instead: #include <nvtx3/nvToolsExt.h>, from NVIDIA/NVTX or pip's nvidia-nvtx"
+        yield "NVTX 2 is not in CUDA 13 and newer. Instead: #include <nvtx3/nvToolsExt.h>, of pip's nvidia-nvtx"
     elif header == "thrust/optional.h":
         yield "thrust::optional is not in CUDA 13. Instead: cuda::std::optional, #include <cuda/std/optional>"
     elif header in ("texture_fetch_functions.h", "surface_functions.h", "cuda_texture_types.h"):

@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <fstream>
+#include <sstream>
+#include <string>
+
 #include "helper_string.h"
 
 #ifndef checkCudaErrors
@@ -48,6 +52,15 @@ inline CUdevice findCudaDeviceDRV(int argc, const char **argv) {
   checkCudaErrors(cuDeviceGetName(name, sizeof name, device));
   printf("> Using CUDA Device [%d]: %s\n", number, name);
   return device;
+}
+// Reads a file of machine code or PTX from the program's folders.
+inline bool findFatbinPath(const char *name, std::string &path, char **argv, std::ostringstream &code) {
+  char *const found = sdkFindFilePath(name, argv[0]);
+  if (!found) return false;
+  path = found;
+  free(found);
+  code << std::ifstream(path, std::ios::binary).rdbuf();
+  return true;
 }
 inline bool checkCudaCapabilitiesDRV(int major, int minor, int device) {
   int own = 0, part = 0;
