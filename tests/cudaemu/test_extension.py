@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import cudaemu
+from cudaemu import torch_extensions
 from cudaemu.errors import UserError
 from tests.cudaemu.sources import source
 
@@ -365,3 +366,41 @@ def test_a_binding_in_a_file_of_its_own(tmp_path):
     for one, other in (("main.cpp", "twice.cu"), ("twice.cu", "main.cpp")):
         report = cudaemu.load(tmp_path / one, sources=[tmp_path / other]).call("two", x)
         assert report.ok and torch.equal(report.result, 2 * x)
+
+
+LECTURE = r"""
+__global__ void square_kernel(const float *x, float *y, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i] * x[i];
+}
+torch::Tensor square(torch::Tensor x) {
+  TORCH_CHECK(x.dim() == 2, "x has ", x.dim(), " dimensions");
+  auto y = torch::empty_like(x);
+  square_kernel<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel() + BEYOND);
+  return y;
+}
+"""
+
+
+def test_load_inline_and_load_as_pytorchs(tmp_path):
+    """A script takes them from here in place of torch.utils.cpp_extension."""
+    x = torch.randn(30, 20)
+    given = {"functions": ["square"], "with_cuda": True, "verbose": True, "build_directory": str(tmp_path)}
+    flags = ["-O2 -Xptxas -O3", "-DBEYOND=0", "-gencode=arch=compute_80,code=sm_80", "-arch", "sm_90"]
+    declared = "torch::Tensor square(torch::Tensor x);"
+    module = torch_extensions.load_inline("lecture", declared, LECTURE, extra_cuda_cflags=flags, **given)
+    assert torch.equal(module.square(x), x * x) and torch_extensions.reports[-1].ok
+    with pytest.raises(RuntimeError, match="x has 1 dimensions"):
+        module.square(x[0])
+    with pytest.raises(UserError, match="has no function cube in its PYBIND11_MODULE"):
+        module.cube(x)
+
+    (tmp_path / "main.cpp").write_text(
+        f"#include <torch/extension.h>\n{declared}\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("square", &square); }\n'
+    )
+    (tmp_path / "square.cu").write_text("#include <torch/types.h>\n" + LECTURE)
+    files = [str(tmp_path / "main.cpp"), str(tmp_path / "square.cu")]
+    module = torch_extensions.load("lecture", files, extra_cuda_cflags=["-DBEYOND=1"])
+    module.square(x)
+    assert {finding.kind for finding in torch_extensions.reports[-1].findings} == {"out of bounds global"}

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #ifndef EXIT_WAIVED
