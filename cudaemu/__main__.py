@@ -158,6 +158,7 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
     capabilities += " (default: 8.0); 9.0a for wgmma"
     add("--arch", default="8.0", metavar="X.Y", help=f"compute capability: {capabilities}")
     add("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro")
+    add("--cuda", metavar="12", help="the CUDA that the source is written for, if older than the compiler")
     add("-I", dest="include", action="append", default=[], metavar="FOLDER", help="search a folder for headers")
     add("--flags", action="append", default=[], metavar="WORDS", help='more options for nvcc: --flags="-std=c++20 -lz"')
 
@@ -232,6 +233,7 @@ def _options(args: argparse.Namespace) -> Options:
         flags=flags,
         include=args.include,
         sources=args.sources,
+        cuda=args.cuda,
         leaks=args.leaks,
         timeout=args.timeout,
         **_common(args),

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
-from cudaemu import cpp, extension, features, link
+from cudaemu import cpp, extension, features, link, missing
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import demangle, readable
 from cudaemu.errors import ToolFailed, UserError
@@ -84,7 +84,8 @@ def _entries(ptx: str) -> dict[str, list[int]]:
 
 def runtime_object(nvcc: toolchain.Nvcc) -> Path:
     """The stand-in CUDA runtime, compiled if this is the first time."""
-    return toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", f"-I{nvcc.include}"], "runtime.o")
+    includes = [f"-I{folder}" for folder in (*nvcc.older, nvcc.include)]
+    return toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", *includes], "runtime.o")
 
 
 def compile_host(
@@ -113,12 +114,16 @@ def compile_host(
     folders = _folders(include)
     texts = toolchain.source_texts(source, folders=folders)
     linecache.checkcache()  # reports quote what is compiled now, not what the file was in an earlier run
-    is_extension = extension.is_extension(texts)
+    more = _files(others)
+    every = texts + [
+        text for file in more if file.suffix in COMPILED for text in toolchain.source_texts(file, None, folders)
+    ]
+    is_extension = extension.is_extension(every)
     if is_extension:
         folders.append(extension.HEADERS)
+        flags = [*extension.FLAGS, *(flag for flag in flags if flag not in extension.FLAGS)]
     relocatable = any(map(_RELOCATABLE.fullmatch, flags))
-    options = _options(flags, defines, arch, folders)
-    more = _files(others)
+    options = _options(flags, defines, arch, [*folders, *nvcc.older])
     # The stand-in has the driver's functions as well.
     libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag not in ("-lcuda", "-lineinfo")]
     libraries += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
@@ -127,7 +132,7 @@ def compile_host(
         if not re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", call):
             raise UserError(f"the function must be named by an identifier, got '{call}'")
         if is_extension and not re.search(rf'extern\s*"C"[^;{{]*\b{call}\s*\(', texts[0]):
-            wrapper += [] if extension.has_module(texts[0]) else [f"EMULATOR_FUNCTION({call})"]
+            wrapper += [] if extension.has_module(every) else [f"EMULATOR_FUNCTION({call})"]
         else:
             wrapper += [f'#include "{CALL}"', f"EMULATOR_CALL({call})"]
     wrapper += [f"__attribute__((used)) static auto *emulator_use_{n} = &{text};" for n, text in enumerate(instances)]
@@ -280,7 +285,9 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
         "-fPIC,-g1",
         "--cudart=none",
     ]
-    return [*level, *lines, *standard, *target, *toolchain.define_flags(defines), *includes, *own]
+    # Last, so that headers of the user's own win.
+    samples = ["-isystem", str(toolchain.SAMPLES)]
+    return [*level, *lines, *standard, *target, *toolchain.define_flags(defines), *includes, *own, *samples]
 
 
 LONGEST = 400  # characters of a line of an error: those of macros are the whole expanded function
@@ -313,26 +320,25 @@ def _explained(error: UserError, source: Path, call: str | None, nvcc: toolchain
         return ToolFailed(f"{said}\n{link.no_dynamic_parallelism(source.name)}")
     if not re.search(r"\berror\b", said):  # nvcc's own trouble, not the source's
         return UserError(f"{nvcc.path} (CUDA {nvcc.release}) failed: {said}")
-    return error
-
-
-_OF_A_LIBRARY = r"_*(cublas|cusparse|curand|cufft|cusolver|cudnn|nccl)"
+    hints = missing.explained(said, nvcc.cuda or nvcc.release)
+    return type(error)("\n".join([said, *hints])) if hints else error
 
 
 def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserError:
     places: dict[str, str] = {}
     for file, line, name in re.findall(r"(?:(\S+):(\d+)|\S*): undefined reference to `([^']+)'", str(error)):
         places.setdefault(name, f"{name} ({Path(file).name}:{line})" if line else name)
-    missing = sorted(places)
-    cuda = [name for name in missing if re.match(r"_*(cuda|cu[A-Z])", name) or re.match(_OF_A_LIBRARY, name)]
-    if cuda:
+    absent = sorted(places)
+    known = missing.library(absent)
+    cuda = [name for name in absent if re.match(r"_*(cuda|cu[A-Z])", name)]
+    if known:
+        said = f"{source} calls {', '.join(places[name] for name in absent)}.\n{known}"
+    elif cuda:
         instead = "leave the call out (#ifndef __EMULATOR__), or run the program on a GPU"
-        if any(re.match(_OF_A_LIBRARY, name) for name in cuda):
-            instead = "compute it on the host, or by CUB or Thrust, which are headers; or " + instead
         said = f"{source} calls {', '.join(places[name] for name in cuda)}, which the emulator does not have: {instead}"
-    elif missing:
+    elif absent:
         said = (
-            f"{source} uses {', '.join(places[name] for name in missing)}, which it does not define: name the "
+            f"{source} uses {', '.join(places[name] for name in absent)}, which it does not define: name the "
             "program's other files as well, as in cudaemu a.cu b.cu c.cpp, and libraries of the host with -l in flags"
         )
     elif "relocation truncated" in str(error):
@@ -417,7 +423,7 @@ def check_ptx(build: Build, started: Callable[[Callable[[], None]], None] | None
 def _own_assembly(ptx: str, nvcc: toolchain.Nvcc) -> bool:
     """Whether there is inline assembly that does not come from the toolkit's own headers."""
     toolkit = {number for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', ptx, re.MULTILINE)
-               if path.startswith((str(nvcc.home), str(nvcc.include)))}  # fmt: skip
+               if path.startswith(tuple(map(str, (nvcc.home, nvcc.include, *nvcc.older))))}  # fmt: skip
     for piece in ptx.split("// begin inline asm")[:-1]:
         at = piece.rfind("\t.loc\t")
         if at < 0 or piece[at:].split(None, 2)[1] not in toolkit:

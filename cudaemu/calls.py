@@ -13,6 +13,7 @@ from typing import Any
 from cudaemu import engine, extension, terminal
 from cudaemu.arguments import is_tensor, kernel_types, parameter_names, source_text
 from cudaemu.build import Build, PtxCheck, compile_host, with_kernels
+from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import readable
 from cudaemu.errors import UserError
 from cudaemu.kernel import Configuration
@@ -77,6 +78,7 @@ def compiled(source: Path, options: Options, call: str | None = None, instances:
         source,
         options.macros,
         options.target,
+        toolchain.find_nvcc(options.cuda),
         call=call,
         instances=instances,
         flags=options.flags,

@@ -21,6 +21,7 @@ from cudaemu.errors import UserError
 from cudaemu.process import HERE
 
 HEADERS = HERE / "extension"
+FLAGS = ("--expt-relaxed-constexpr",)  # what PyTorch's builder of extensions passes to nvcc
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](torch|ATen|c10|pybind11)/', re.MULTILINE)
 
 
@@ -29,9 +30,9 @@ def is_extension(texts: Sequence[str]) -> bool:
     return any(_INCLUDES.search(text) for text in texts)
 
 
-def has_module(text: str) -> bool:
-    """Whether it names the functions for Python itself (PYBIND11_MODULE)."""
-    return re.search(r"^\s*PYBIND11_MODULE\s*\(", text, re.MULTILINE) is not None
+def has_module(texts: Sequence[str]) -> bool:
+    """Whether a source names the functions for Python itself (PYBIND11_MODULE, TORCH_LIBRARY)."""
+    return any(re.search(r"^\s*(PYBIND11_MODULE|TORCH_LIBRARY\w*)\s*\(", text, re.MULTILINE) for text in texts)
 
 
 def explain(error: str, text: str) -> str:
@@ -40,9 +41,9 @@ def explain(error: str, text: str) -> str:
         error,
         "",
         "The emulator compiles PyTorch extensions with small stand-ins for PyTorch's headers: tensors with their",
-        "data, sizes and dtypes, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and the like; nothing that",
-        "computes on tensors. Put code that needs more, and its includes, between #ifndef __EMULATOR__ and #endif, and",
-        "add a launcher:",
+        "data, sizes and dtypes, copies and views, TORCH_CHECK, AT_DISPATCH_..., accessors, torch::empty and the like;",
+        "no arithmetic on tensors. Put code that needs more, and its includes, between #ifndef __EMULATOR__ and",
+        "#endif, and add a launcher:",
     ]
     for kernel in cpp.kernels(cpp.code(text)):
         name, parameters = kernel.name, [_launchers(each, kernel) for each in kernel.parameters]
@@ -115,15 +116,17 @@ class _Result:
     def __init__(self, data: bytes, fetch: Callable[[int, int], bytes], torch: Any):
         self.data, self.at, self.fetch, self.torch = data, 0, fetch, torch
 
-    def take(self, layout: str) -> tuple[Any, ...]:
-        size = struct.calcsize("=" + layout)
+    def raw(self, size: int) -> bytes:
         self.at += size
-        return struct.unpack("=" + layout, self.data[self.at - size : self.at])
+        return self.data[self.at - size : self.at]
+
+    def take(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack("=" + layout, self.raw(struct.calcsize("=" + layout)))
 
     def value(self) -> Any:
         kind = self.take("c")[0].decode()
-        if kind == "T":
-            return self.tensor()
+        if kind in "TC":
+            return self.tensor(kind == "C")
         if kind in "LP":
             values = [self.value() for _ in range(self.take("I")[0])]
             return tuple(values) if kind == "P" else values
@@ -132,14 +135,15 @@ class _Result:
         (number,) = self.take("d" if kind == "f" else "q")
         return bool(number) if kind == "b" else number
 
-    def tensor(self) -> Any:
+    def tensor(self, of_host: bool) -> Any:
         address, code, rank = self.take("QiI")
         sizes, strides = self.take(f"{rank}q"), self.take(f"{rank}q")
         element = next(each for each in DTYPES.values() if each.scalar_type == code)
         dtype = np.dtype(element.numpy)
         empty = 0 in sizes
         last = 0 if empty else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
-        flat = np.frombuffer(bytearray(self.fetch(address, last * dtype.itemsize)), dtype)
+        data = self.raw(last * dtype.itemsize) if of_host else self.fetch(address, last * dtype.itemsize)
+        flat = np.frombuffer(bytearray(data), dtype)
         steps = [stride * dtype.itemsize for stride in strides]
         array = np.zeros(sizes, dtype) if empty else np.lib.stride_tricks.as_strided(flat, sizes, steps).copy()
         if self.torch is None:

@@ -21,12 +21,14 @@ Progress = Callable[[int, int], None]  # blocks done, blocks in all
 _MACRO = re.compile(r"[A-Za-z_]\w*(\([\w\s,.]*\))?")
 
 
+OLDER = ("12",)  # releases of CUDA whose headers can be asked for
+
 _MOST = 1 << 20  # of cores, multiprocessors, launches
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a source is compiled (the fields from `arch` to `sources`) and how it is run (the others).
+    """How a source is compiled (the fields from `arch` to `cuda`) and how it is run (the others).
 
     Every field has a default: `Options(arch="9.0", counters=False)`. Values are checked here, and a UserError says what
     a field must be. Instances are immutable; `replace` makes a new one."""
@@ -43,6 +45,9 @@ class Options:
     """Folders to search for headers, nvcc's -I."""
     sources: Sequence[Path | str] = ()
     """The program's other files: sources of CUDA, C++ and C, objects and libraries of the host."""
+    cuda: str | None = None
+    """The CUDA whose headers the source is written for, if it is older than the compiler: "12", from pip's packages.
+    None: the compiler's own."""
 
     multiprocessors: int | None = None
     """How many multiprocessors the GPU has. None: as many as the largest GPU of `arch`."""
@@ -84,6 +89,8 @@ class Options:
         object.__setattr__(self, "flags", tuple(_words("flags", self.flags, str)))
         for name in ("include", "sources"):
             object.__setattr__(self, name, tuple(_words(name, getattr(self, name), str, Path)))
+        if self.cuda not in (None, *OLDER):
+            raise _wrong("cuda", f"{' or '.join(map(repr, OLDER))}, or None for the compiler's own CUDA", self.cuda)
         for name in ("counters", "sanitize", "strict", "leaks"):
             if not isinstance(value := getattr(self, name), bool):
                 raise _wrong(name, "True or False", value)
@@ -137,7 +144,7 @@ class Options:
 
 
 # Fields that are settled when a source is compiled.
-COMPILING = ("arch", "compiled_for", "defines", "flags", "include", "sources")
+COMPILING = ("arch", "compiled_for", "defines", "flags", "include", "sources", "cuda")
 
 
 def check_text(name: str, value: object, what: str) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -28,9 +28,13 @@ or point CUDA_HOME to a toolkit, or put nvcc on the PATH. PTX needs no compiler 
 CXX_HELP = """no C++ compiler found. Install one:
     apt install g++        (Debian, Ubuntu; elsewhere: GCC's C++ compiler, or clang++)
 or point CXX to one of C++17"""
+OLDER_HELP = """no headers of CUDA {cuda} found. Install them from pip, beside the compiler:
+    pip install nvidia-cuda-runtime-cu{cuda} nvidia-cuda-cccl-cu{cuda}"""
 TOOL_HELP = """no {name} found. Install it from pip:
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"""
 
+
+SAMPLES = Path(__file__).parents[1] / "host" / "samples"  # headers that programs of cuda-samples include
 
 SCRIPT = 64 << 10  # bytes: of a compiler, a smaller file is a script, of which no version tells
 OLDEST_NVCC = (13, 0)  # the oldest that is tested
@@ -45,12 +49,15 @@ ENVIRONMENT = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PA
 @dataclass(frozen=True)
 class Nvcc:
     """One CUDA compiler. `home` is the toolkit it belongs to (a CUDA_HOME), `release` its release, such as "13.0", and
-    `version` its own version text, down to the build number."""
+    `version` its own version text, down to the build number. `older` are folders with the headers of an older CUDA,
+    `cuda`, in place of its own."""
 
     path: Path
     home: Path
     release: str
     version: str = field(default="", repr=False)
+    older: tuple[Path, ...] = ()
+    cuda: str = ""
 
     @property
     def include(self) -> Path:
@@ -61,13 +68,31 @@ class Nvcc:
         return next((lib for lib in (self.home / "lib64", self.home / "lib") if lib.is_dir()), self.home / "lib")
 
 
-def find_nvcc() -> Nvcc:
-    """The CUDA compiler of CUDA_HOME, of the PATH or of the pip packages, in that order; UserError if there is none."""
+def find_nvcc(cuda: str | None = None) -> Nvcc:
+    """The CUDA compiler of CUDA_HOME, of the PATH or of the pip packages, in that order; UserError if there is none.
+
+    `cuda`: with the headers of that older CUDA, "12", of the pip packages; UserError if they are not there."""
     home = os.environ.get("CUDA_HOME")
     path = (home and shutil.which("nvcc", path=f"{home}/bin")) or shutil.which("nvcc") or _pip_tool("nvcc")
     if path is None:
         raise UserError(NVCC_HELP)
-    return describe_nvcc(Path(path))
+    nvcc = describe_nvcc(Path(path))
+    return nvcc if cuda is None else replace(nvcc, older=_older_headers(cuda), cuda=cuda)
+
+
+def _older_headers(cuda: str) -> tuple[Path, ...]:
+    """The headers of CUDA's runtime, and those of Thrust, CUB and libcu++, of pip's packages for an older CUDA."""
+    found = tuple(
+        next((folder for root in _pip_roots() if (folder := root / part / "include").joinpath(named).is_file()), None)
+        for part, named in (("cuda_runtime", "cuda_runtime_api.h"), ("cuda_cccl", "cub/version.cuh"))
+    )
+    folders = tuple(folder for folder in found if folder)
+    if len(folders) < len(found):
+        raise UserError(OLDER_HELP.format(cuda=cuda))
+    said = re.search(r"#define CUDART_VERSION +(\d+)\d{3}\b", read(folders[0] / "cuda_runtime_api.h"))
+    if said is None or said[1] != cuda:
+        raise UserError(f"{folders[0]} must have the headers of CUDA {cuda}, got {said[1] if said else 'another'}")
+    return folders
 
 
 @lru_cache
@@ -390,7 +415,8 @@ def foreign_files(source: Path) -> list[Path]:
     nvcc, cxx = find_nvcc(), find_cxx()
     found: dict[Path, None] = {}
     for more in ("", ",-U__CUDA_ARCH__"):
-        words = [nvcc.path, "-ccbin", cxx, "-E", "-Xcompiler", f"-v,-H{more}", source, "-o", os.devnull]
+        words = [nvcc.path, "-ccbin", cxx, "-E", "-isystem", SAMPLES, "-Xcompiler", f"-v,-H{more}"]
+        words += [source, "-o", os.devnull]
         try:
             said = run(words, cwd=source.parent, seconds=ASKED_SECONDS)
         except UserError as error:  # what it has read before it stopped
@@ -409,9 +435,14 @@ def _includes(text: str) -> list[tuple[str, str]]:
     return re.findall(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">]', text, re.MULTILINE)
 
 
+def _pip_roots() -> list[Path]:
+    """Where NVIDIA's pip packages are: site-packages/nvidia, of each folder that Python imports from."""
+    spec = importlib.util.find_spec("nvidia")
+    return [Path(root) for root in (spec and spec.submodule_search_locations) or ()]
+
+
 def _pip_tool(name: str) -> str | None:
     """A tool of NVIDIA's pip packages: site-packages/nvidia/cu13/bin/..., the newest CUDA first."""
-    spec = importlib.util.find_spec("nvidia")
-    homes = [home for root in (spec and spec.submodule_search_locations) or () for home in Path(root).glob("cu*")]
+    homes = [home for root in _pip_roots() for home in root.glob("cu[0-9]*")]
     homes.sort(key=lambda home: int("".join(filter(str.isdigit, home.name)) or 0), reverse=True)
     return next((tool for home in homes if (tool := shutil.which(name, path=str(home / "bin")))), None)

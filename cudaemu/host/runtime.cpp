@@ -559,6 +559,14 @@ cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache) { return cudaSuccess; }
 cudaError_t cudaDeviceGetCacheConfig(enum cudaFuncCache *config) {
   return *config = cudaFuncCachePreferNone, cudaSuccess;
 }
+#if CUDART_VERSION < 13000  // older names
+cudaError_t cudaThreadExit() { return cudaDeviceReset(); }
+cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
+cudaError_t cudaThreadSetLimit(enum cudaLimit limit, size_t value) { return cudaDeviceSetLimit(limit, value); }
+cudaError_t cudaThreadGetLimit(size_t *value, enum cudaLimit limit) { return cudaDeviceGetLimit(value, limit); }
+cudaError_t cudaThreadSetCacheConfig(enum cudaFuncCache config) { return cudaDeviceSetCacheConfig(config); }
+cudaError_t cudaThreadGetCacheConfig(enum cudaFuncCache *config) { return cudaDeviceGetCacheConfig(config); }
+#endif
 cudaError_t cudaDeviceSetSharedMemConfig(enum cudaSharedMemConfig) { return cudaSuccess; }
 cudaError_t cudaDeviceGetSharedMemConfig(enum cudaSharedMemConfig *config) {
   return *config = cudaSharedMemBankSizeFourByte, cudaSuccess;
@@ -755,6 +763,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordin
   properties->globalL1CacheSupported = properties->localL1CacheSupported = properties->memoryPoolsSupported = 1;
 #if CUDART_VERSION < 13000
   properties->clockRate = properties->memoryClockRate = 1000000;  // kHz: of no GPU, but a rate to divide by
+  properties->deviceOverlap = 1;
+  properties->singleToDoublePrecisionPerfRatio = 2;
 #endif
   const dim3 limits[] = {MAX_BLOCK, MAX_GRID};
   int *const sizes[] = {properties->maxThreadsDim, properties->maxGridSize};

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import cudaemu
+from cudaemu import torch_extensions
 from cudaemu.errors import UserError
 from tests.cudaemu.sources import source
 
@@ -119,7 +120,7 @@ def test_fp8_tensors(library, dtype):
     report = library.call("raw", x)
     assert report.ok and report.result.dtype == dtype
     assert torch.equal(report.result.view(torch.uint8), 2 * x.view(torch.uint8))
-    assert str(library.call("raw", torch.ones(3))) == "raw threw: no fp8, but Float"
+    assert str(library.call("raw", torch.ones(3))) == "raw threw: no fp8, but float"
 
 
 def test_numpy_gives_numpy(library):
@@ -206,3 +207,200 @@ def test_the_launcher_to_add_works():
     )
     y = torch.zeros(8)
     assert cudaemu.load(text).call("launch_fill", y, 8, 1, 32, None).ok and torch.equal(y, torch.full((8,), 3.0))
+
+
+HOST = r"""
+#include <torch/types.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#define CHECK_DTYPE(T, TYPE)                                   \
+  if (((T).options().dtype() != (TYPE))) {                     \
+    std::cout << "Tensor Info:" << (T).options() << std::endl; \
+    throw std::runtime_error("values must be " #TYPE);         \
+  }
+
+__global__ void add_one(const float *x, float *y, int n) {
+  const int i = std::min(int(threadIdx.x), n - 1);  // constexpr on the host: --expt-relaxed-constexpr
+  y[i] = x[i] + 1;
+}
+
+torch::Tensor one_more(torch::Tensor x) {
+  assert(x.device().type() == torch::kCUDA);
+  CHECK_DTYPE(x, torch::kFloat32)
+  auto y = torch::zeros({x.numel()});  // on the CPU
+  torch::Device device(torch::kCUDA);
+  y = y.to(device);
+  auto stream = torch::cuda::getCurrentCUDAStream();
+  add_one<<<1, x.numel(), 0, stream>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+  return y;
+}
+std::vector<torch::Tensor> copies(torch::Tensor x) {
+  return {x.cpu(),          x.to(torch::kHalf),          x.to(torch::kInt).cpu(),          x.t().contiguous(),
+          x.t().clone(),    x[1],                        x.permute({1, 0}).reshape({-1}),  x.unsqueeze(0).squeeze(),
+          x.narrow(1, 1, 2).contiguous(), torch::full({2}, 7), torch::tensor(std::vector<int>{3, 1}), x.index_select(0,
+          torch::tensor(std::vector<int64_t>{1, 0, 1}))};
+}
+std::vector<torch::Tensor> order(torch::Tensor x) {
+  auto [most, where] = torch::max(x, 0);
+  auto [values, places] = x.sort(/*stable=*/true, /*dim=*/1, /*descending=*/true);
+  return {most, where, values, places, x.max(), x.min(), std::get<1>(x.sort())};
+}
+int64_t sum(torch::Tensor x) {
+  auto host = x.to(torch::kCPU);
+  auto values = host.accessor<float, 1>();
+  double sum = 0;
+  for (int i = 0; i < host.size(0); ++i) sum += values[i];
+  return torch::tensor(std::vector<int>{int(sum)}).item().to<int>() + x.device().index();
+}
+torch::Tensor of_the_host(torch::Tensor x) {  // forgets .device(torch::kCUDA)
+  auto y = torch::zeros({x.numel()});
+  add_one<<<1, x.numel()>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+  return y;
+}
+torch::Tensor in_streams(torch::Tensor x) {
+  auto y = torch::empty_like(x), z = torch::empty_like(x);
+  at::cuda::CUDAEvent done;
+  auto stream = at::cuda::getStreamFromPool();
+  {
+    c10::cuda::CUDAStreamGuard guard(stream);
+    TORCH_CHECK(at::cuda::getCurrentCUDAStream() == stream);
+    auto current = at::cuda::getCurrentCUDAStream();
+    add_one<<<1, x.numel(), 0, current>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    done.record(stream);
+  }
+  TORCH_CHECK(at::cuda::getCurrentCUDAStream() != stream);
+  done.block(at::cuda::getCurrentCUDAStream());
+  add_one<<<1, x.numel()>>>(y.data_ptr<float>(), z.data_ptr<float>(), x.numel());
+  return z;
+}
+std::string described(int64_t which) {
+  std::ostringstream text;
+  if (which == 0) text << torch::TensorOptions();
+  if (which == 1) text << torch::TensorOptions().dtype(torch::kHalf).device(torch::kCUDA).requires_grad(true);
+  return text.str();
+}
+void says(int64_t which) { throw std::runtime_error(described(which)); }
+
+TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {
+  m.def("one_more(Tensor x) -> Tensor");
+  m.def("copies(Tensor x) -> Tensor[]", &copies);
+  m.def("order", &order);
+  m.def("sum", &sum);
+  m.def("says", &says);
+  m.def("of_the_host", &of_the_host);
+  m.def("in_streams", &in_streams);
+}
+TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CUDA, m) { m.impl("one_more", TORCH_FN(one_more)); }
+"""
+
+
+@pytest.fixture(scope="module")
+def host():
+    return cudaemu.load(source(HOST, "extension_host"))
+
+
+def test_what_pytorchs_headers_bring_along(host, capfd):
+    """<iostream>, <cassert>, std::min in a kernel; options print as PyTorch's do (read from its libc10)."""
+    x = torch.randn(40)
+    report = host.call("one_more", x)
+    assert report.ok and torch.equal(report.result, x + 1)
+    assert str(host.call("one_more", x.double())) == "one_more threw: values must be torch::kFloat32"
+    assert (
+        "Tensor Info:TensorOptions(dtype=double, device=cuda:0, layout=Strided, requires_grad=false (default), "
+        "pinned_memory=false (default), memory_format=(nullopt))\n" in capfd.readouterr().out
+    )
+    for which, said in enumerate(
+        (
+            "TensorOptions(dtype=float (default), device=cpu (default), layout=Strided (default), "
+            "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))",
+            "TensorOptions(dtype=c10::Half, device=cuda, layout=Strided (default), requires_grad=true, "
+            "pinned_memory=false (default), memory_format=(nullopt))",
+        )
+    ):
+        assert str(host.call("says", which)) == f"says threw: {said}"
+
+
+def test_copies_and_views(host):
+    x = 100 * torch.randn(3, 4)
+    report = host.call("copies", x)
+    wanted = [x, x.half(), x.int(), x.t(), x.t(), x[1], x.t().reshape(-1), x, x[:, 1:3]]
+    wanted += [torch.full((2,), 7), torch.tensor([3, 1], dtype=torch.int32), x[[1, 0, 1]]]
+    assert report.ok and len(report.result) == len(wanted)
+    for number, (got, want) in enumerate(zip(report.result, wanted)):
+        assert got.dtype == want.dtype and torch.equal(got, want), number
+
+
+def test_order(host):
+    x = torch.tensor([[3.0, 1.0, 3.0], [4.0, -1.0, 0.5]])
+    report = host.call("order", x)
+    most, where, values, places, largest, least, last = report.result
+    assert torch.equal(most, x.max(0).values) and torch.equal(where, x.max(0).indices)
+    assert torch.equal(values, x.sort(dim=1, descending=True, stable=True).values)
+    assert places.tolist() == [[0, 2, 1], [0, 2, 1]] and last.tolist() == [[1, 0, 2], [1, 2, 0]]
+    assert (largest.item(), least.item()) == (4.0, -1.0)
+    assert host.call("sum", torch.arange(5.0)).result == 10
+
+
+def test_streams(host):
+    x = torch.randn(32)
+    report = host.call("in_streams", x)
+    assert report.ok and torch.equal(report.result, x + 1 + 1)
+
+
+def test_a_tensor_that_is_not_on_the_gpu_is_found(host):
+    """As in PyTorch, torch::zeros without a device is on the CPU, where no kernel can write."""
+    report = host.call("of_the_host", torch.ones(8))
+    assert [finding.kind for finding in report.findings] == ["out of bounds global"]
+
+
+def test_a_binding_in_a_file_of_its_own(tmp_path):
+    """As torch.utils.cpp_extension.load takes them: sources=["main.cpp", "twice.cu"]."""
+    (tmp_path / "main.cpp").write_text(
+        "#include <torch/extension.h>\ntorch::Tensor twice(torch::Tensor x);\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("two", torch::wrap_pybind_function(twice), "twice"); }\n'
+    )
+    kernels = EXTENSION.partition("std::vector<torch::Tensor> sums")[0]
+    (tmp_path / "twice.cu").write_text(kernels.replace("torch/extension.h", "torch/types.h"))
+    x = torch.randn(64)
+    for one, other in (("main.cpp", "twice.cu"), ("twice.cu", "main.cpp")):
+        report = cudaemu.load(tmp_path / one, sources=[tmp_path / other]).call("two", x)
+        assert report.ok and torch.equal(report.result, 2 * x)
+
+
+LECTURE = r"""
+__global__ void square_kernel(const float *x, float *y, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i] * x[i];
+}
+torch::Tensor square(torch::Tensor x) {
+  TORCH_CHECK(x.dim() == 2, "x has ", x.dim(), " dimensions");
+  auto y = torch::empty_like(x);
+  square_kernel<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel() + BEYOND);
+  return y;
+}
+"""
+
+
+def test_load_inline_and_load_as_pytorchs(tmp_path):
+    """A script takes them from here in place of torch.utils.cpp_extension."""
+    x = torch.randn(30, 20)
+    given = {"functions": ["square"], "with_cuda": True, "verbose": True, "build_directory": str(tmp_path)}
+    flags = ["-O2 -Xptxas -O3", "-DBEYOND=0", "-gencode=arch=compute_80,code=sm_80", "-arch", "sm_90"]
+    declared = "torch::Tensor square(torch::Tensor x);"
+    module = torch_extensions.load_inline("lecture", declared, LECTURE, extra_cuda_cflags=flags, **given)
+    assert torch.equal(module.square(x), x * x) and torch_extensions.reports[-1].ok
+    with pytest.raises(RuntimeError, match="x has 1 dimensions"):
+        module.square(x[0])
+    with pytest.raises(UserError, match="has no function cube in its PYBIND11_MODULE"):
+        module.cube(x)
+
+    (tmp_path / "main.cpp").write_text(
+        f"#include <torch/extension.h>\n{declared}\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("square", &square); }\n'
+    )
+    (tmp_path / "square.cu").write_text("#include <torch/types.h>\n" + LECTURE)
+    files = [str(tmp_path / "main.cpp"), str(tmp_path / "square.cu")]
+    module = torch_extensions.load("lecture", files, extra_cuda_cflags=["-DBEYOND=1"])
+    module.square(x)
+    assert {finding.kind for finding in torch_extensions.reports[-1].findings} == {"out of bounds global"}

@@ -11,7 +11,9 @@ import torch
 import cudaemu
 from cudaemu.build import compile_host
 from cudaemu.compiler import toolchain
+from cudaemu.errors import UserError
 from tests.cudaemu import releases
+from tests.cudaemu.sources import source
 
 ROOT = Path(__file__).parents[2]
 OLDER = "13.0"  # what torch 2.11 pins
@@ -58,3 +60,65 @@ def test_launch_code_is_this_releases(nvcc):
     """The PTX names the release that wrote it: the compiler asked for is the one that ran."""
     build = compile_host(ROOT / "kernels" / "01_naive" / "kernel.cu")
     assert f"release {nvcc.release}" in build.ptx
+
+
+OF_12 = r"""
+#include <cooperative_groups.h>
+#include <thrust/device_vector.h>
+#include <thrust/transform_reduce.h>
+
+#include <cstdio>
+
+struct Twice : thrust::unary_function<int, int> {
+  __host__ __device__ int operator()(int x) const { return 2 * x; }
+};
+__global__ void add(float *x) {
+  x[cooperative_groups::this_grid().thread_rank()] += 1;
+}
+int main() {
+  cudaDeviceProp p;
+  int runtime = 0;
+  cudaGetDeviceProperties(&p, 0), cudaRuntimeGetVersion(&runtime);
+  printf("%d.%d %d %d %d\n", p.major, p.minor, p.warpSize, runtime / 1000, CUDART_VERSION / 1000);
+  printf("%d %d %d %d\n", p.clockRate > 0, p.deviceOverlap, p.maxThreadsPerBlock, p.clusterLaunch);
+  printf("%d %zu\n", p.multiProcessorCount, p.sharedMemPerBlockOptin);
+  float *x;
+  cudaMallocManaged(&x, 32 * sizeof *x);
+  for (int i = 0; i < 32; ++i) x[i] = i;
+  cudaMemAdvise(x, 128, cudaMemAdviseSetReadMostly, 0);
+  cudaMemPrefetchAsync(x, 128, 0);
+  add<<<1, 32>>>(x);
+  cudaThreadSynchronize();
+  printf("%g\n", x[31]);
+  thrust::device_vector<int> values(100, 3);
+  printf("%d\n", thrust::transform_reduce(values.begin(), values.end(), Twice(), 0, thrust::plus<int>()));
+  cudaGraph_t graph;
+  cudaGraphNode_t one, other;
+  cudaGraphCreate(&graph, 0);
+  cudaGraphAddEmptyNode(&one, graph, nullptr, 0), cudaGraphAddEmptyNode(&other, graph, nullptr, 0);
+  printf("%d\n", cudaGraphAddDependencies(graph, &one, &other, 1));
+  cudaThreadExit();
+}
+"""
+
+
+@pytest.mark.full
+def test_a_program_for_cuda_12(monkeypatch, capfd):
+    """What 13 has removed or changed compiles with the headers of 12, and the stand-in runtime agrees with them."""
+    theirs, own = releases.headers_from_pip("12"), toolchain._pip_roots()
+    monkeypatch.setattr(toolchain, "_pip_roots", lambda: [*own, theirs])
+    path = source(OF_12, "of_12")
+    with pytest.raises(UserError, match=r'Or with the headers of CUDA 12, which had them: --cuda 12, or cuda="12"'):
+        cudaemu.program(path)
+    report = cudaemu.program(path, cuda="12", arch="9.0", own_terminal=True)
+    assert report.ok, report
+    printed = capfd.readouterr().out
+    assert printed == "9.0 32 12 12\n1 1 1024 1\n132 232448\n32\n600\n0\n"
+
+
+def test_headers_of_cuda_12_that_are_not_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(toolchain, "_pip_roots", lambda: [tmp_path])
+    with pytest.raises(UserError, match="pip install nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12"):
+        toolchain._older_headers("12")
+    with pytest.raises(UserError, match="cuda must be '12', or None for the compiler's own CUDA, got '11'"):
+        cudaemu.Options(cuda="11")
