@@ -1,5 +1,5 @@
-"""Triton's code for compute capability 12.0: the same kernels, and products with scales, whose layouts Triton knows from
-elsewhere."""
+"""Triton's code for compute capability 12.0: the same kernels, and products with scales, whose layouts Triton knows
+from elsewhere."""
 
 from __future__ import annotations
 
