@@ -55,6 +55,7 @@ examples:
   cudaemu --flags="-std=c++20 --extended-lambda" saxpy.cu
   cudaemu --counters --lines saxpy.cu  all counters; the main ones by source line
   cudaemu -q --json out.json saxpy.cu  findings only; a report for other programs
+  cudaemu python script.py             a Python script that uses Numba, CuPy, cuda-python or CuTe DSL
   cudaemu triton script.py             a Python script with Triton's kernels: cudaemu triton --help
   cudaemu main.cu kernels.cu io.cpp -I include -- 1024
                                        a program of several files, with arguments;
@@ -66,8 +67,8 @@ From Python: import cudaemu; help(cudaemu)"""
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] == ["triton"]:
-        leave(lambda: _run_triton(_triton_parser().parse_args(words[1:])), NOT_RUN_STATUS)
+    if words[:1] in (["python"], ["triton"]):
+        leave(lambda: _run_script(words[0], _script_parser(words[0]).parse_args(words[1:])), NOT_RUN_STATUS)
     leave(lambda: _run(_parse(words)), NOT_RUN_STATUS)
 
 
@@ -174,7 +175,7 @@ def _parser(files: str = argparse.REMAINDER) -> argparse.ArgumentParser:
 
 
 def _add_common(check: Any, run: Any, add: Any) -> None:
-    """Options of programs and of Triton's scripts."""
+    """Options of programs and of Python's scripts."""
     check("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
     check("--strict", action="store_true", help="count notes as findings, and check disputed rules, too")
     run("--threads", type=int, metavar="N", help="cores to use (default: all)")
@@ -203,11 +204,19 @@ Findings are printed after the launch that made them, a summary of all kernels
 at the end, both on standard error. The script's own output is left alone."""
 
 
-def _triton_parser() -> argparse.ArgumentParser:
+PYTHON = """Run a Python script that uses CUDA without a GPU: Numba, CuPy's kernels,
+cuda-python and CuTe DSL compile them, the emulator runs them on the CPU, with
+the hardware's counters and a sanitizer. It takes the place of the driver.
+
+Findings are printed after the launch that made them, a summary of all kernels
+at the end, both on standard error. The script's own output is left alone."""
+
+
+def _script_parser(command: str) -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="cudaemu triton",
+        prog=f"cudaemu {command}",
         usage="%(prog)s [OPTIONS] SCRIPT.py [ARGS...]   or   %(prog)s [OPTIONS] -m MODULE [ARGS...]",
-        description=TRITON,
+        description=TRITON if command == "triton" else PYTHON,
         epilog=EXAMPLES.partition("examples:")[0],
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -215,7 +224,8 @@ def _triton_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="SCRIPT.py is the name of a module: pytest, say")
     add("--arch", default="9.0", metavar="X.Y", help="compute capability of the GPU (default: 9.0)")
-    add("--tune", choices=("first", "all"), default="first", help="configurations of autotuned kernels to run")
+    if command == "triton":
+        add("--tune", choices=("first", "all"), default="first", help="configurations of autotuned kernels to run")
     _add_common(add, add, parser.add_argument_group("reporting").add_argument)
     add("file", metavar="SCRIPT.py", help="the script")
     add("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments")
@@ -279,17 +289,24 @@ def _run(args: argparse.Namespace) -> int:
     return FINDINGS_STATUS if report.findings else report.status
 
 
-def _run_triton(args: argparse.Namespace) -> int:
+def _run_script(command: str, args: argparse.Namespace) -> int:
     if not args.module and not Path(args.file).is_file():
         raise UserError(f"cannot read {args.file}: there is no such file")
     args.arch = Arch.of(args.arch)
     engine.library()
-    try:
-        from cudaemu import triton
-    except ImportError as error:
-        raise UserError(f"Triton and torch must be installed (pip install triton torch): {error}") from error
-    bar, status = _Bar(), 0
-    triton.use(args.tune, arch=args.arch, progress=bar, **_common(args))
+    bar, refusals, status = _Bar(), _Refusals(), 0
+    options = {"arch": args.arch, "progress": bar, **_common(args)}
+    device: Any
+    if command == "triton":
+        try:
+            from cudaemu import triton as device
+        except ImportError as error:
+            raise UserError(f"Triton and torch must be installed (pip install triton torch): {error}") from error
+        device.use(args.tune, **options)
+    else:
+        from cudaemu import driver as device
+
+        device.use(**options, on_refusal=refusals)
     sys.argv = [args.file, *args.args]
     try:
         if args.module:
@@ -310,9 +327,9 @@ def _run_triton(args: argparse.Namespace) -> int:
         traceback.print_exc()
         status = 1
     bar.clear()
-    report = triton.report()
+    report = device.report()
     report.status = status
-    _tell_all(args, report)
+    _tell_all(args, report, refusals.count)
     return FINDINGS_STATUS if report.findings else status
 
 

@@ -29,7 +29,7 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from cudaemu import cpp, hardware, memory
+from cudaemu import cpp, hardware, link, memory
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import UNNAMED
 from cudaemu.errors import UserError
@@ -80,6 +80,8 @@ class Request(IntEnum):
     MOVED = 21
     DONE = 22
     UNORDERED = 23
+    LINK = 24
+    KERNELS = 25
 
 
 # What the runtime knows of the device: the fields of host/channel.h's Device and their types, as `struct` has them.
@@ -107,7 +109,7 @@ class HostFinding:
         if self.file:
             where = f"{Path(self.file).name}:{self.line}"
             lines.append(f"    at {where}, host code" + (f", in {self.function}" if self.function else ""))
-            if text := _source_line(self.file, self.line):
+            if text := source_line(self.file, self.line):
                 lines.append(f"    {self.line:>4} | {text}")
         if self.count > 1:
             lines.append(f"    and {self.count - 1} more of this kind at this line")
@@ -193,6 +195,10 @@ class Device(Protocol):
 
     def load(self, ptx: str) -> int:
         """The number of one more module, whose names are then "module1:name". UserError if it cannot be read."""
+        ...
+
+    def kernels(self, module: str) -> list[str]:
+        """The names of the kernels of a module that was loaded: of "module1:"."""
         ...
 
     def found(self, finding: HostFinding) -> None: ...
@@ -316,7 +322,7 @@ class Host:
         with suppress(BrokenPipeError):  # the other side is gone: the next read notices
             self._channel.sendall(struct.pack("=I", len(answer)) + answer)
 
-    def _hear(self) -> tuple[Request, _Reader] | None:
+    def _hear(self) -> tuple[Request, Reader] | None:
         """The next request, passing on what the program prints meanwhile; None if there will be none."""
         while True:
             waiting = [*([self._channel] if self._open else []), *self._streams]
@@ -327,7 +333,7 @@ class Host:
             if self._channel in ready:
                 if asked := _receive(self._channel):
                     with suppress(ValueError):
-                        return Request(int.from_bytes(asked[:4], sys.byteorder)), _Reader(asked, _HEAD)
+                        return Request(int.from_bytes(asked[:4], sys.byteorder)), Reader(asked, _HEAD)
                     self.ended.crashed = True
                     self._found("host crash", WROTE_HERE)
                     self._process.kill()
@@ -353,13 +359,13 @@ class Host:
         """File, line and function of the user's code that waits for a kernel."""
         return self._locate(self._tell(GO_LOOK).offsets())
 
-    def _tell(self, what: int, data: bytes = b"") -> _Reader:
+    def _tell(self, what: int, data: bytes = b"") -> Reader:
         """Have the program, which waits for a kernel, do something; its answer."""
         self._send(struct.pack("=I", what) + data)
         asked = self._hear()
         if asked is not None and asked[0] is not Request.DONE:
             raise RuntimeError(f"a program that waits for a kernel asks for {asked[0].name}")
-        return _Reader(struct.pack("=I", 0), 0) if asked is None else asked[1]
+        return Reader(struct.pack("=I", 0), 0) if asked is None else asked[1]
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
         self.device.arena.host = None
@@ -403,13 +409,13 @@ class Host:
                 "host exit", f"the launcher ended the process with exit status {code} instead of returning{after}"
             )
 
-    def _answer(self, request: Request, reader: _Reader) -> bytes:
+    def _answer(self, request: Request, reader: Reader) -> bytes:
         answer = _ANSWERS[request](self, reader)
         if reader.left:
             raise RuntimeError(f"{request.name} has {reader.left} bytes more in host/*.h than in process.py")
         return answer
 
-    def _hello(self, reader: _Reader) -> bytes:
+    def _hello(self, reader: Reader) -> bytes:
         gpu = self.gpu
         fields = {
             "base": self.device.arena.base,
@@ -427,7 +433,7 @@ class Host:
         }
         return struct.pack("=" + "".join(DEVICE.values()), *(fields[name] for name in DEVICE))
 
-    def _kernel(self, reader: _Reader) -> bytes:
+    def _kernel(self, reader: Reader) -> bytes:
         found = self.device.describe(reader.text())
         if found is None:
             return b""
@@ -440,7 +446,7 @@ class Host:
         cluster = struct.pack("=3I", *(found.cluster or (0, 0, 0)))
         return head + params + cluster + found.name.encode()
 
-    def _launch(self, reader: _Reader) -> bytes:
+    def _launch(self, reader: Reader) -> bytes:
         sizes = reader.take("9I")
         cooperative, early, shared = reader.take("IIQ")
         kernel, params = reader.text(), reader.data()
@@ -466,7 +472,7 @@ class Host:
         head = struct.pack("=IiIII", 0, served.code, served.fatal, served.undefined, len(served.touched))
         return head + served.touched.tobytes()
 
-    def _allocate(self, reader: _Reader) -> bytes:
+    def _allocate(self, reader: Reader) -> bytes:
         size, kind = reader.take("QQ")
         offsets = reader.offsets()
         self._allocated += 1
@@ -487,7 +493,7 @@ class Host:
         file, line, _ = self._locate(offsets)
         if not line:
             return name
-        names = _given(_source_line(file, line))
+        names = _given(source_line(file, line))
         given = names[0] if len(names) == 1 else self._given_there(names, file, line, offsets)
         return f"{given} ({name}, line {line})" if given else f"{name} (line {line})"
 
@@ -510,7 +516,7 @@ class Host:
                 place = self._locate(self._callers[allocation.base])
                 self.device.found(HostFinding("leak", f"{message}, not freed when the program ends", *place))
 
-    def _release(self, reader: _Reader) -> bytes:
+    def _release(self, reader: Reader) -> bytes:
         (address,) = reader.take("Q")
         arena, here = self.device.arena, reader.offsets()
         found = next((a for a in arena.allocations if a.base == address and not a.variable and a.array is None), None)
@@ -528,11 +534,11 @@ class Host:
         self.device.written_by_host(address, found.size)  # the next owner starts afresh
         return struct.pack("=i", SUCCESS)
 
-    def _find(self, reader: _Reader) -> bytes:
+    def _find(self, reader: Reader) -> bytes:
         found = self.device.arena.find(*reader.take("Q"))
         return struct.pack("=QQ", *((found.base, found.size) if found else (0, 0)))
 
-    def _outside(self, reader: _Reader) -> bytes:
+    def _outside(self, reader: Reader) -> bytes:
         """A copy or a fill goes outside of memory, or beyond its end."""
         call, arena = reader.text(), self.device.arena
         address, size = reader.take("QQ")
@@ -540,7 +546,7 @@ class Host:
         end = f" (it has {found.base + found.size - address:,} from there)" if found else ""
         return f"{call}: {size:,} bytes at {arena.describe(address)}{end}".encode()
 
-    def _moved(self, reader: _Reader) -> bytes:
+    def _moved(self, reader: Reader) -> bytes:
         """The stand-in has copied, or filled (no source), while undefined values were in device memory."""
         to, source, size = reader.take("QQQ")
         if to in self.device.arena and source in self.device.arena:
@@ -551,7 +557,7 @@ class Host:
             self.device.read_by_host(source, size)
         return b""
 
-    def _unwritten(self, reader: _Reader) -> bytes:
+    def _unwritten(self, reader: Reader) -> bytes:
         """Note unwritten memory that is copied to the host, except single bytes, which are padding."""
         call, arena = reader.text(), self.device.arena
         address, size = reader.take("QQ")
@@ -563,30 +569,43 @@ class Host:
             self.device.noted(HostFinding("uninitialised copy to the host", message))
         return b""
 
-    def _remark(self, reader: _Reader) -> bytes:
+    def _remark(self, reader: Reader) -> bytes:
         self.device.noted(HostFinding(reader.text(), reader.text()))
         return b""
 
-    def _symbol(self, reader: _Reader) -> bytes:
+    def _symbol(self, reader: Reader) -> bytes:
         return struct.pack("=QQ", *(self.device.symbol(reader.text()) or (0, 0)))
 
-    def _module(self, reader: _Reader) -> bytes:
+    def _module(self, reader: Reader) -> bytes:
         try:
             return struct.pack("=I", self.device.load(reader.text()))
         except UserError as error:
             return struct.pack("=I", 0) + f"the module cannot be loaded: {error}".encode()
 
-    def _memory(self, reader: _Reader) -> bytes:
+    def _link(self, reader: Reader) -> bytes:
+        """Several texts of PTX as one, or why that cannot be."""
+        parts = [(reader.text(), reader.text()) for _ in range(reader.take("I")[0])]
+        try:
+            linked = link.link([text for _, text in parts], [name for name, _ in parts], relocatable=True)
+        except UserError as error:
+            return struct.pack("=I", 0) + f"linking fails: {error}".encode()
+        return struct.pack("=I", 1) + linked.encode()
+
+    def _kernels(self, reader: Reader) -> bytes:
+        names = self.device.kernels(reader.text())
+        return struct.pack("=I", len(names)) + b"".join(name.encode() + b"\0" for name in names)
+
+    def _memory(self, reader: Reader) -> bytes:
         return struct.pack("=Q", self.device.arena.available())
 
-    def _occupancy(self, reader: _Reader) -> bytes:
+    def _occupancy(self, reader: Reader) -> bytes:
         threads, shared = reader.take("IQ")
         return struct.pack("=i", hardware.occupancy(self.gpu, threads, None, shared).blocks)
 
-    def _shared_room(self, reader: _Reader) -> bytes:
+    def _shared_room(self, reader: Reader) -> bytes:
         return struct.pack("=Q", hardware.shared_room(self.gpu, *reader.take("I")))
 
-    def _refused(self, reader: _Reader) -> bytes:
+    def _refused(self, reader: Reader) -> bytes:
         (code,) = reader.take("i")
         self._refuse(code, reader.text(), reader.offsets())
         return b""
@@ -598,7 +617,7 @@ class Host:
         if self.refused:
             self.refused(code, why)
 
-    def _fault(self, reader: _Reader) -> bytes:
+    def _fault(self, reader: Reader) -> bytes:
         number, address, early, stack = reader.take("iQIQ")
         is_full = number == signal.SIGSEGV and abs(address - stack) < _STACK_REACH
         find = locate if is_full else locate_fault
@@ -623,12 +642,12 @@ class Host:
             self.device.found(HostFinding("host crash", f"{_signal_name(number)}{at}{after}", file, line, function))
         return b""
 
-    def _note(self, reader: _Reader) -> bytes:
+    def _note(self, reader: Reader) -> bytes:
         kind, message = reader.text(), reader.text()
         self.device.found(HostFinding(kind, message, *self._locate(reader.offsets())))
         return b""
 
-    def _unordered(self, reader: _Reader) -> bytes:
+    def _unordered(self, reader: Reader) -> bytes:
         """Work in one stream, or host code (no name), touches what earlier work of another stream may still use."""
         address, earlier_writes, writes = reader.take("QII")
         before, now = reader.text(), reader.text()
@@ -654,7 +673,7 @@ class Host:
     def _found(self, kind: str, message: str) -> None:
         self.device.found(HostFinding(kind, message))
 
-    def _signature(self, reader: _Reader) -> bytes:
+    def _signature(self, reader: Reader) -> bytes:
         for _ in range(reader.take("I")[0]):
             kind, pointee, constant = reader.take("ccc")
             size, pointee_size = reader.take("II")
@@ -668,7 +687,7 @@ class Host:
     def _next_arguments(self) -> bytes:
         return self.arguments.pop(0)(self._types) if self.arguments else b""
 
-    def _result(self, reader: _Reader) -> bytes:
+    def _result(self, reader: Reader) -> bytes:
         (self.ended.status,) = reader.take("i")
         self.ended.error = reader.text()
         self.ended.result = reader.data()
@@ -676,7 +695,7 @@ class Host:
             self.returned(self.ended.result)
         return self._next_arguments() if self.ended.status == 0 else b""
 
-    def _extension(self, reader: _Reader) -> bytes:
+    def _extension(self, reader: Reader) -> bytes:
         (known,) = reader.take("I")
         return self.extension(reader.text() if known else None) if self.extension else b""
 
@@ -686,7 +705,7 @@ class Host:
 
 
 _REQUESTS = frozenset(Request)
-_ANSWERS: Mapping[Request, Callable[[Host, _Reader], bytes]] = {
+_ANSWERS: Mapping[Request, Callable[[Host, Reader], bytes]] = {
     Request.HELLO: Host._hello,
     Request.KERNEL: Host._kernel,
     Request.LAUNCH: Host._launch,
@@ -709,11 +728,13 @@ _ANSWERS: Mapping[Request, Callable[[Host, _Reader], bytes]] = {
     Request.MODULE: Host._module,
     Request.MOVED: Host._moved,
     Request.UNORDERED: Host._unordered,
+    Request.LINK: Host._link,
+    Request.KERNELS: Host._kernels,
 }  # DONE answers what is said while a kernel runs
 _layout = lru_cache(struct.Struct)
 
 
-class _Reader:
+class Reader:
     """The fields of a request, one after the other."""
 
     def __init__(self, data: bytes, at: int):
@@ -841,7 +862,7 @@ def library_of(file: str) -> str:
     return next((told for name, told in LIBRARIES.items() if name in names), "the CUDA toolkit")
 
 
-def _source_line(file: str, line: int) -> str:
+def source_line(file: str, line: int) -> str:
     linecache.checkcache(file)  # the user may have edited it since
     return linecache.getline(file, line).strip()
 

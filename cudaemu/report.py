@@ -434,3 +434,37 @@ def _in_assembly(file: str, line: int) -> bool:
     """Whether a line is part of an asm statement, for which the PTX itself says more."""
     code = cpp.code("".join(linecache.getlines(file)))
     return any(line in lines for lines in cpp.statements(code, "asm|__asm__"))
+
+
+def joined(parts: list[Report]) -> Report:
+    """One report of several: launches in order, findings merged by their place, counters added."""
+    total, lines = Counters(), dict[tuple[str, int], Counters]()
+    findings: dict[tuple[object, ...], Finding | HostFinding] = {}
+    notes: dict[tuple[object, ...], Finding | HostFinding] = {}
+    line = Timeline()
+    for part in parts:
+        total += part.counters
+        for where, counters in part.lines.items():
+            lines.setdefault(where, Counters()).__iadd__(counters)
+        for found, merged in ((part.findings, findings), (part.notes, notes)):
+            for each in found:
+                earlier = merged.get(each.where)
+                merged[each.where] = each if earlier is None else earlier.more(each.count)
+        line.spans += part.timeline.spans
+        line.left_out += part.timeline.left_out
+    last = parts[-1] if parts else None
+    return Report(
+        status=last.status if last else 0,
+        error=last.error if last else "",
+        launches=[launch for part in parts for launch in part.launches],
+        counters=total,
+        lines=lines,
+        findings=list(findings.values()),
+        trace=np.concatenate([part.trace for part in parts]) if parts else np.empty(0),
+        seconds=sum(part.seconds for part in parts),
+        tensors={},
+        arena=last.arena if last else AddressMap(),
+        notes=list(notes.values()),
+        timeline=line,
+        outcome=last.outcome if last else "",
+    )

@@ -203,6 +203,9 @@ class Session(Device):
         self.loaded.append(module)
         return len(self.loaded)
 
+    def kernels(self, module: str) -> list[str]:
+        return list(self._module(module, "kernel")[0].kernel_names)
+
     def describe(self, kernel: str) -> KernelDescription | None:
         module, kernel = self._module(kernel, "kernel")
         if kernel not in module.kernel_names:

@@ -49,7 +49,7 @@ cudaError_t release(void *address, bool pinned, const char *call) {
   if (!error) blocks().erase(at);
   if (!error && found != mapped().end()) {
     const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    mmap(address, page_up(found->second.bytes), PROT_NONE, how, -1, 0);
+    if (!served_here) mmap(address, page_up(found->second.bytes), PROT_NONE, how, -1, 0);
     mapped().erase(found);
   }
   return sticky ? last_error : record(error);

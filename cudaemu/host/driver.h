@@ -9,8 +9,7 @@ namespace {
 struct Module { std::string prefix; };  // of the names that its kernels and variables have in the other process
 
 struct Context { int device = 0; } the_context;  // there is one
-Context *current = nullptr;
-std::vector<Context *> pushed;
+thread_local std::vector<Context *> contexts;  // a thread's stack of them: the last is current
 
 auto &modules() {
   static auto &all = *new std::set<Module *>;
@@ -33,20 +32,52 @@ struct Apart {
   const Apart apart;      \
   return CUresult(__VA_ARGS__)
 
-CUresult load_module(const char *call, CUmodule *out, const void *image) {
+// Options of the just-in-time compiler, of which the buffer for errors is used.
+struct JitOptions {
+  unsigned count = 0;
+  const CUjit_option *names = nullptr;
+  void *const *values = nullptr;
+  void tell(const std::string &error) const {
+    char *buffer = nullptr;
+    size_t size = 0;
+    for (unsigned i = 0; i < count; ++i) {
+      if (names[i] == CU_JIT_ERROR_LOG_BUFFER) buffer = static_cast<char *>(values[i]);
+      if (names[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) size = reinterpret_cast<uintptr_t>(values[i]);
+    }
+    if (buffer && size) snprintf(buffer, size, "%s", error.c_str());
+  }
+};
+
+CUresult wrong_image(CUresult code, const std::string &why, const JitOptions &options) {
+  options.tell(why);
+  return driver_refuses(code, why);
+}
+
+CUresult load_module(const char *call, CUmodule *out, const void *image, const JitOptions &options = {}) {
   const char *const text = static_cast<const char *>(image);
   const auto begins = [&](const char *magic) { return !memcmp(text, magic, 4); };
   if (!out || !text)
     return driver_refuses(CUDA_ERROR_INVALID_VALUE, format("%s: its arguments must not be null", call));
-  if (begins("\177ELF") || begins("\x50\xed\x55\xba"))
-    return driver_refuses(CUDA_ERROR_NO_BINARY_FOR_GPU,
-                          format("%s: the emulator runs PTX, not machine code: load the text of nvcc -ptx", call));
+  if (begins("\177ELF") || begins("\x50\xed\x55\xba") || begins("\xb1\x43\x62\x46"))
+    return wrong_image(CUDA_ERROR_NO_BINARY_FOR_GPU,
+                       format("%s: the emulator runs PTX, not machine code: load the text of nvcc -ptx", call),
+                       options);
   Answer answer = ask(Request::MODULE, Packet().text(text));
   const uint32_t number = answer.take<uint32_t>();
-  if (!number) return driver_refuses(CUDA_ERROR_INVALID_PTX, answer.rest());
+  if (!number) return wrong_image(CUDA_ERROR_INVALID_PTX, answer.rest(), options);
   Module *const made = new Module{"module" + std::to_string(number) + ":"};
   modules().insert(made);
   return *out = reinterpret_cast<CUmodule>(made), CUDA_SUCCESS;
+}
+
+CUresult load_file(const char *call, CUmodule *module, const char *name) {
+  FILE *const file = fopen(name, "rb");
+  if (!file) return driver_refuses(CUDA_ERROR_FILE_NOT_FOUND, format("%s: %s: %s", call, name, strerror(errno)));
+  std::string text;
+  char piece[4096];
+  for (size_t got; (got = fread(piece, 1, sizeof piece, file)) > 0;) text.append(piece, got);
+  fclose(file);
+  return load_module(call, module, text.c_str());
 }
 
 CUresult no_module(const char *call) {
@@ -58,8 +89,29 @@ Module *module_of(CUmodule handle) {
   return modules().count(module) ? module : nullptr;
 }
 
+CUresult find_function(const char *call, CUfunction *out, CUmodule handle, const char *name) {
+  const Module *const module = module_of(handle);
+  if (!module) return no_module(call);
+  Function &function = loaded_functions()[module->prefix + name];
+  function.name = module->prefix + name;
+  if (!learn(function))
+    return driver_refuses(CUDA_ERROR_NOT_FOUND, format("%s: the module has no kernel '%s'", call, name));
+  return *out = reinterpret_cast<CUfunction>(&function), CUDA_SUCCESS;
+}
+
+CUresult find_variable(const char *call, CUdeviceptr *address, size_t *bytes, CUmodule handle, const char *name) {
+  const Module *const module = module_of(handle);
+  if (!module) return no_module(call);
+  Answer answer = ask(Request::SYMBOL, Packet().text(module->prefix + name));
+  const uint64_t base = answer.take<uint64_t>(), size = answer.take<uint64_t>();
+  if (!base) return driver_refuses(CUDA_ERROR_NOT_FOUND, format("%s: the module has no variable '%s'", call, name));
+  if (address) *address = base;
+  if (bytes) *bytes = size;
+  return CUDA_SUCCESS;
+}
+
 CUresult launch_function(CUfunction handle, dim3 grid, dim3 block, unsigned shared, CUstream stream, void **arguments,
-                         void **extra, bool cooperative) {
+                         void **extra, bool cooperative, dim3 cluster = dim3(0, 0, 0), bool may_begin_early = false) {
   Function *const function = reinterpret_cast<Function *>(handle);
   std::vector<void *> packed;
   for (char *buffer = nullptr; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
@@ -68,7 +120,8 @@ CUresult launch_function(CUfunction handle, dim3 grid, dim3 block, unsigned shar
     for (const auto &parameter : function->params) packed.push_back(buffer + parameter.first);
     arguments = packed.data();
   }
-  return CUresult(launch(function, grid, block, dim3(0, 0, 0), shared, stream, arguments, cooperative));
+  return CUresult(
+      launch(function, grid, block, cluster, shared, stream, arguments, cooperative, may_begin_early));
 }
 
 void *at(CUdeviceptr address) { return reinterpret_cast<void *>(address); }
@@ -101,21 +154,23 @@ CUresult CUDAAPI cuDeviceComputeCapability(int *major, int *minor, CUdevice) {
 }
 
 // There is one context, the primary one.
-CUresult CUDAAPI cuCtxGetCurrent(CUcontext *out) { return *out = reinterpret_cast<CUcontext>(current), CUDA_SUCCESS; }
-CUresult CUDAAPI cuCtxSetCurrent(CUcontext to) { return current = reinterpret_cast<Context *>(to), CUDA_SUCCESS; }
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext *out) {
+  return *out = contexts.empty() ? nullptr : reinterpret_cast<CUcontext>(contexts.back()), CUDA_SUCCESS;
+}
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext to) {
-  pushed.push_back(current);
-  return cuCtxSetCurrent(to);
+  return contexts.push_back(reinterpret_cast<Context *>(to)), CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuCtxPopCurrent(CUcontext *out) {
-  if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (out) *out = reinterpret_cast<CUcontext>(current);
-  current = pushed.back();
-  return pushed.pop_back(), CUDA_SUCCESS;
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out) cuCtxGetCurrent(out);
+  return contexts.pop_back(), CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext to) {
+  if (!contexts.empty()) contexts.pop_back();
+  return to ? cuCtxPushCurrent(to) : CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *out, unsigned, CUdevice) {
-  pushed.push_back(current);
-  current = &the_context;
+  contexts.push_back(&the_context);
   return cuCtxGetCurrent(out);
 }
 #if CUDA_VERSION >= 12050
@@ -124,7 +179,7 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *, unsigned fl
 }
 #endif
 CUresult CUDAAPI cuCtxDestroy(CUcontext) {
-  current = nullptr;
+  if (!contexts.empty()) contexts.pop_back();
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuCtxGetDevice(CUdevice *out) { return *out = 0, CUDA_SUCCESS; }
@@ -139,19 +194,14 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image) {
   CALL(cuModuleLoadData);
   return load_module("cuModuleLoadData", module, image);
 }
-CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit_option *, void **) {
+CUresult CUDAAPI cuModuleLoadDataEx(
+    CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values) {
   CALL(cuModuleLoadDataEx);
-  return load_module("cuModuleLoadDataEx", module, image);
+  return load_module("cuModuleLoadDataEx", module, image, {count, options, values});
 }
 CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *name) {
   CALL(cuModuleLoad);
-  FILE *const file = fopen(name, "rb");
-  if (!file) return driver_refuses(CUDA_ERROR_FILE_NOT_FOUND, format("cuModuleLoad: %s: %s", name, strerror(errno)));
-  std::string text;
-  char piece[4096];
-  for (size_t got; (got = fread(piece, 1, sizeof piece, file)) > 0;) text.append(piece, got);
-  fclose(file);
-  return load_module("cuModuleLoad", module, text.c_str());
+  return load_file("cuModuleLoad", module, name);
 }
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
   Module *const module = module_of(handle);
@@ -161,25 +211,11 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 }
 CUresult CUDAAPI cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name) {
   CALL(cuModuleGetFunction);
-  const Module *const module = module_of(handle);
-  if (!module) return no_module("cuModuleGetFunction");
-  Function &function = loaded_functions()[module->prefix + name];
-  function.name = module->prefix + name;
-  if (!learn(function))
-    return driver_refuses(CUDA_ERROR_NOT_FOUND, format("cuModuleGetFunction: the module has no kernel '%s'", name));
-  return *out = reinterpret_cast<CUfunction>(&function), CUDA_SUCCESS;
+  return find_function("cuModuleGetFunction", out, handle, name);
 }
 CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr *address, size_t *bytes, CUmodule handle, const char *name) {
   CALL(cuModuleGetGlobal);
-  const Module *const module = module_of(handle);
-  if (!module) return no_module("cuModuleGetGlobal");
-  Answer answer = ask(Request::SYMBOL, Packet().text(module->prefix + name));
-  const uint64_t base = answer.take<uint64_t>(), size = answer.take<uint64_t>();
-  if (!base)
-    return driver_refuses(CUDA_ERROR_NOT_FOUND, format("cuModuleGetGlobal: the module has no variable '%s'", name));
-  if (address) *address = base;
-  if (bytes) *bytes = size;
-  return CUDA_SUCCESS;
+  return find_variable("cuModuleGetGlobal", address, bytes, handle, name);
 }
 
 CUresult CUDAAPI cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle) {

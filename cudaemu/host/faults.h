@@ -5,7 +5,7 @@ namespace {
 thread_local sigjmp_buf *volatile escape = nullptr;  // where a fault of the runtime's own copy goes
 
 void protect_managed(bool busy, bool anew = false) {
-  if (busy == managed_busy && !anew) return;
+  if (served_here || (busy == managed_busy && !anew)) return;
   managed_busy = busy;
   for (const auto &[address, memory] : mapped())
     if (memory.kind == MANAGED)
@@ -15,6 +15,7 @@ void protect_managed(bool busy, bool anew = false) {
 // Where the host code is: offsets into this object, innermost first.
 Packet where(void *context) {
   Packet packet;
+  if (place_here) return packet.add(uint32_t(1)).add(place_here());
   Dl_info object;
   dladdr(static_cast<void *>(&device), &object);
   void *frames[48];

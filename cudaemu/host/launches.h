@@ -168,7 +168,7 @@ cudaError_t run(const std::string &name, const std::string &request, cudaStream_
   protect_managed(true);
   in_flight = here;
   record(error);
-  sticky |= fatal;
+  sticky |= fatal && !served_here;  // a session of Python, or a list of tests, goes on
   return error;
 }
 

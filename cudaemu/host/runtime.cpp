@@ -111,7 +111,8 @@ bool map_for_host(uint64_t address, size_t bytes, Memory kind) {
   void *const at = reinterpret_cast<void *>(address);
   const off_t offset = address - device.base;
   const int how = MAP_SHARED | MAP_FIXED;
-  if (mmap(at, page_up(bytes), PROT_READ | PROT_WRITE, how, memory_file, offset) == MAP_FAILED) return false;
+  constexpr int READ_WRITE = PROT_READ | PROT_WRITE;
+  if (!served_here && mmap(at, page_up(bytes), READ_WRITE, how, memory_file, offset) == MAP_FAILED) return false;
   Mapped &entry = mapped()[address];
   entry = {std::max(entry.bytes, bytes), kind};
   return true;

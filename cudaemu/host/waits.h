@@ -91,7 +91,7 @@ struct Working {
 // Pages of pinned memory that an item uses whole: what lies beside it in a page may be used meanwhile.
 template <class F>
 void pinned_pages(const Item &item, F f) {
-  if (!item.is_copy) return;
+  if (!item.is_copy || served_here) return;  // kernels run in this process, too
   for (const Range &range : item.ranges) {
     auto after = mapped().upper_bound(range.begin);
     if (after == mapped().begin()) continue;

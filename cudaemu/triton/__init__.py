@@ -23,12 +23,9 @@ from triton.runtime.driver import driver as triton_driver
 from triton.runtime.jit import JITFunction
 
 from cudaemu.errors import UserError
-from cudaemu.memory import AddressMap
 from cudaemu.options import COMPILING, Options
-from cudaemu.process import HostFinding
-from cudaemu.report import Counters, Finding, Report
+from cudaemu.report import Report, joined
 from cudaemu.terminal import say
-from cudaemu.timeline import Timeline
 from cudaemu.torch_cuda import Cuda
 
 try:
@@ -39,7 +36,7 @@ except ImportError as error:  # of names that older Tritons do not have
         "build for the CPU for none: pip install torch --index-url https://download.pytorch.org/whl/cpu"
     ) from error
 
-__all__ = ["report", "reports", "stop", "use"]
+__all__ = ["clear", "report", "reports", "stop", "use"]
 
 DEFAULTS = Options(arch="9.0")
 SETTLED = tuple(name for name in COMPILING if name != "arch")  # options that Triton's kernels do not have
@@ -174,38 +171,9 @@ def report() -> Report:
     return joined(reports)
 
 
-def joined(parts: list[Report]) -> Report:
-    """One report of several: launches in order, findings merged by their place, counters added."""
-    total, lines = Counters(), dict[tuple[str, int], Counters]()
-    findings: dict[tuple[object, ...], Finding | HostFinding] = {}
-    notes: dict[tuple[object, ...], Finding | HostFinding] = {}
-    line = Timeline()
-    for part in parts:
-        total += part.counters
-        for where, counters in part.lines.items():
-            lines.setdefault(where, Counters()).__iadd__(counters)
-        for found, merged in ((part.findings, findings), (part.notes, notes)):
-            for each in found:
-                earlier = merged.get(each.where)
-                merged[each.where] = each if earlier is None else earlier.more(each.count)
-        line.spans += part.timeline.spans
-        line.left_out += part.timeline.left_out
-    last = parts[-1] if parts else None
-    return Report(
-        status=last.status if last else 0,
-        error=last.error if last else "",
-        launches=[launch for part in parts for launch in part.launches],
-        counters=total,
-        lines=lines,
-        findings=list(findings.values()),
-        trace=np.concatenate([part.trace for part in parts]) if parts else np.empty(0),
-        seconds=sum(part.seconds for part in parts),
-        tensors={},
-        arena=last.arena if last else AddressMap(),
-        notes=list(notes.values()),
-        timeline=line,
-        outcome=last.outcome if last else "",
-    )
+def clear() -> None:
+    """Forget all reports: the next one begins here."""
+    reports.clear()
 
 
 use()

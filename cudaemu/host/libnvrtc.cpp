@@ -1,0 +1,88 @@
+// NVRTC for a process whose driver is the emulator: NVIDIA's own, except that a compute capability sm_90 becomes
+// compute_90 and what is called a cubin is PTX, which has the lines of the source. A copy stands in front of each
+// release's library (front_ends.py).
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+void *real = nullptr;  // NVIDIA's library
+
+using Call = void *(*)(void *, void *, void *, void *, void *, void *);
+Call find(const char *name) { return reinterpret_cast<Call>(dlsym(real, name)); }
+constexpr intptr_t INVALID_INPUT = 3;  // of nvrtcResult
+
+bool is_arch(const std::string &option) { return option == "-arch" || option == "--gpu-architecture"; }
+
+// sm_90a -> compute_90a
+std::string virtual_arch(const std::string &option) {
+  const size_t at = option.rfind("sm_");
+  return at == std::string::npos ? option : option.substr(0, at) + "compute_" + option.substr(at + 3);
+}
+}  // namespace
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+// Numbers and pointers, which registers hold whatever they mean.
+#define FORWARD(NAME)                                                         \
+  EXPORTED void *NAME(void *a, void *b, void *c, void *d, void *e, void *f) { \
+    static const Call call = find(#NAME);                                     \
+    return call ? call(a, b, c, d, e, f) : reinterpret_cast<void *>(INVALID_INPUT); \
+  }
+#define AS(OTHER, NAME)                                                       \
+  EXPORTED void *NAME(void *a, void *b, void *c, void *d, void *e, void *f) { \
+    static const Call call = find(#OTHER);                                    \
+    return call(a, b, c, d, e, f);                                            \
+  }
+
+FORWARD(nvrtcAddNameExpression)
+FORWARD(nvrtcCreateProgram)
+FORWARD(nvrtcDestroyProgram)
+FORWARD(nvrtcGetBundledHeadersInfo)
+FORWARD(nvrtcGetErrorString)
+FORWARD(nvrtcGetLTOIR)
+FORWARD(nvrtcGetLTOIRSize)
+FORWARD(nvrtcGetLoweredName)
+FORWARD(nvrtcGetNumSupportedArchs)
+FORWARD(nvrtcGetOptiXIR)
+FORWARD(nvrtcGetOptiXIRSize)
+FORWARD(nvrtcGetPCHCreateStatus)
+FORWARD(nvrtcGetPCHHeapSize)
+FORWARD(nvrtcGetPCHHeapSizeRequired)
+FORWARD(nvrtcGetPTX)
+FORWARD(nvrtcGetPTXSize)
+FORWARD(nvrtcGetProgramLog)
+FORWARD(nvrtcGetProgramLogSize)
+FORWARD(nvrtcGetSupportedArchs)
+FORWARD(nvrtcGetTileIR)
+FORWARD(nvrtcGetTileIRSize)
+FORWARD(nvrtcInstallBundledHeaders)
+FORWARD(nvrtcRemoveBundledHeaders)
+FORWARD(nvrtcSetFlowCallback)
+FORWARD(nvrtcSetPCHHeapSize)
+FORWARD(nvrtcVersion)
+AS(nvrtcGetPTX, nvrtcGetCUBIN)
+AS(nvrtcGetPTXSize, nvrtcGetCUBINSize)
+
+EXPORTED void emulator_real(const char *path) { real = dlopen(path, RTLD_NOW | RTLD_LOCAL); }
+
+EXPORTED void *nvrtcCompileProgram(void *program, int count, const char *const *given) {
+  std::vector<std::string> options;
+  bool linked_later = false, lines = false;
+  for (int i = 0; i < count; ++i) {
+    const std::string option = given[i];
+    const bool names_arch = is_arch(option.substr(0, option.find('='))) || (i && is_arch(given[i - 1]));
+    options.push_back(names_arch ? virtual_arch(option) : option);
+    for (const char *each : {"-dlto", "--dlink-time-opt", "-gen-ltoir"}) linked_later |= option == each;
+    for (const char *each : {"-lineinfo", "--generate-line-info", "-G", "--device-debug"}) lines |= option == each;
+  }
+  if (!lines) options.push_back("-lineinfo");
+  std::vector<const char *> words;
+  for (int i = 0; i < int(options.size()); ++i)
+    words.push_back(linked_later && i < count ? given[i] : options[i].c_str());
+  static const Call call = find("nvrtcCompileProgram");
+  return call(program, reinterpret_cast<void *>(words.size()), words.data(), nullptr, nullptr, nullptr);
+}
