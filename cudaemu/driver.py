@@ -17,7 +17,6 @@ import os
 import re
 import struct
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -138,9 +137,7 @@ class _Driver(Host):
 
     def _place(self) -> int:
         """The number of the line of Python that has called, of which `_locate` knows more."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and not _is_users(frame.f_code.co_filename):
-            frame = frame.f_back
+        frame = next(front_ends.users_frames(), None)
         found = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame else ("", 0, "")
         return self._places.setdefault(found, len(self._places))
 
@@ -151,20 +148,6 @@ class _Driver(Host):
         file, line, _ = self._locate(offsets)
         given = re.match(r"\s*([A-Za-z_]\w*)\s*=[^=]", source_line(file, line)) if line else None
         return f"{given[1]} ({name}, line {line})" if given else f"{name} (line {line})" if line else name
-
-
-@lru_cache(maxsize=4096)
-def _is_users(file: str) -> bool:
-    """Whether a file is the user's: none of Python's own, of the emulator or of the front ends (but their tests)."""
-    path = Path(file)
-    if file.startswith("<") or path.is_relative_to(HERE.parent):
-        return False
-    for scheme in ("purelib", "platlib"):
-        folder = Path(sysconfig.get_path(scheme))
-        if path.is_relative_to(folder):
-            parts = path.relative_to(folder).parts
-            return "tests" in parts or parts[0] not in front_ends.PACKAGES
-    return not path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def use(**options: Any) -> None:

@@ -8,19 +8,28 @@ options that modules get as they are imported.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib.abc
 import importlib.util
+import linecache
 import os
 import re
+import struct
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from cudaemu.compiler import cache, toolchain
+from cudaemu.errors import UserError
 from cudaemu.hardware import Gpu
+from cudaemu.memory import PAGE
 from cudaemu.process import HERE
 
 # Their own files are not the user's.
@@ -36,9 +45,12 @@ def prepare(gpu: Gpu) -> None:
             flags = [*FLAGS, f"-Wl,-soname,{real.name}"]
             loaded = ctypes.CDLL(str(toolchain.compile_cxx(HERE / source, flags, name, after=["-ldl"])))
             loaded.emulator_real(str(real).encode())
+            if name == "libnvrtc.so":
+                loaded.emulator_sources(_WHERE)
     folder = cache.folder() / "front ends"  # what is kept there is PTX, not what a GPU would need
     os.environ["NUMBA_CACHE_DIR"] = str(folder / "numba")
-    os.environ["CUPY_CACHE_DIR"] = str(folder / "cupy")
+    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # with lines of this source
+    os.environ["CUPY_ACCELERATORS"] = ""  # they are machine code
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
     for module, change in CHANGES.items():
@@ -58,6 +70,61 @@ def _installed(name: str) -> Iterator[Path]:
         if re.fullmatch(rf"{re.escape(name)}\.\d+", path.name) and path.name not in named:
             named.add(path.name)
             yield path
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's: none of Python's own, of the emulator or of the front ends (but their tests)."""
+    if file not in _users:
+        _users[file] = _is_users(file)
+    return _users[file]
+
+
+_users: dict[str, bool] = {}
+
+
+def _is_users(file: str) -> bool:
+    path = Path(file)
+    if file.startswith("<") or path.is_relative_to(HERE.parent):
+        return False
+    for scheme in ("purelib", "platlib"):
+        folder = Path(sysconfig.get_path(scheme))
+        if path.is_relative_to(folder):
+            parts = path.relative_to(folder).parts
+            return "tests" in parts or parts[0] not in PACKAGES
+    return not path.is_relative_to(sysconfig.get_path("stdlib"))
+
+
+def users_frames() -> Iterator[FrameType]:
+    """The frames of the user's code, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+@lru_cache(maxsize=4096)
+def _directive(source: str, files: tuple[str, ...]) -> bytes:
+    """Where NVRTC shall say that a source's lines are: in the Python file that has it as text, or in a copy."""
+    for file in files:
+        before, found, _ = "".join(linecache.getlines(file)).partition(source)
+        if found:
+            return f'#line {before.count(chr(10)) + 1} "{file}"\n'.encode()
+    name = re.search(r"__global__[^;{(]*?(\w+)\s*\(", source)
+    folder = cache.folder() / "front ends" / hashlib.sha256(source.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = folder / f"{name[1] if name else 'kernel'}.cu"
+    copy.write_text(source, encoding="utf-8", errors="surrogateescape")
+    return f'#line 1 "{copy}"\n'.encode()
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+def _WHERE(source: bytes, name: bytes) -> int | None:  # noqa: N802
+    if not source.strip():
+        return None
+    files = tuple(dict.fromkeys(frame.f_code.co_filename for frame in users_frames()))
+    made = _directive(source.decode(errors="surrogateescape"), files)
+    return ctypes.cast(made, ctypes.c_void_p).value  # lru_cache holds it
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -86,6 +153,74 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
+# ---- a CUDA runtime within an extension module ----------------------------------------------------------------------
+
+_LEAP = {  # an instruction that goes on at the address behind it
+    "x86_64": bytes.fromhex("ff2500000000"),
+    "aarch64": bytes.fromhex("5000005800021fd6"),
+}
+_SYMBOL = np.dtype([("name", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2"), ("at", "u8"), ("size", "u8")])
+
+
+def _static_runtime(module: ModuleType) -> None:
+    """Have the functions of the CUDA runtime that was linked into an extension module go on in the stand-in's. NVIDIA's
+    own asks the driver for tables that are not documented. They are found by their names in the file's symbols."""
+    file = Path(str(module.__file__)).resolve()
+    base = _where_loaded(file)
+    leap = _LEAP.get(os.uname().machine)
+    found = {name: place for name, place in _functions(file).items() if re.match(r"(__)?cuda[A-Z]", name)}
+    if not found or base is None or leap is None:
+        return
+    driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+    driver.emulator_absent.restype = ctypes.c_void_p
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for name, (at, size) in found.items():
+        if size < len(leap) + 8:
+            continue
+        try:
+            there = ctypes.cast(getattr(driver, name), ctypes.c_void_p).value
+        except AttributeError:
+            there = driver.emulator_absent(name.encode())
+        code = leap + int(there or 0).to_bytes(8, "little")
+        first = (base + at) // PAGE * PAGE
+        pages = base + at + len(code) - first
+        if libc.mprotect(first, pages, 7) != 0:  # read, write, execute
+            raise UserError(f"{file}: the CUDA runtime in it cannot be replaced: {os.strerror(ctypes.get_errno())}")
+        ctypes.memmove(base + at, code, len(code))
+        libc.mprotect(first, pages, 5)
+
+
+def _where_loaded(file: Path) -> int | None:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        starts = (line.split(maxsplit=5) for line in maps)
+        return next((int(each[0].partition("-")[0], 16) for each in starts if each[5:] == [f"{file}\n"]), None)
+
+
+def _functions(file: Path) -> dict[str, tuple[int, int]]:
+    """Offset and size of each function in an object's table of symbols."""
+    data = np.memmap(file, np.uint8, mode="r")
+    (sections,), (each, count) = struct.unpack_from("<Q", data, 0x28), struct.unpack_from("<HH", data, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", data, sections + each * n) for n in range(count)]
+    for _, kind, _, _, offset, size, names, *_ in headers:
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        symbols = np.frombuffer(data[offset : offset + size], _SYMBOL)
+        text = data[headers[names][4] :][: headers[names][5]].tobytes()
+        functions = symbols[(symbols["info"] & 15 == 2) & (symbols["section"] != 0)]
+        return {
+            text[int(row["name"]) : text.index(0, int(row["name"]))].decode(): (int(row["at"]), int(row["size"]))
+            for row in functions
+        }
+    return {}
+
+
+def _cupy(module: ModuleType) -> None:
+    """Each array is an allocation of its own, so that what lies beside it is not another."""
+    module.cuda.set_allocator(None)
+    module.cuda.set_pinned_memory_allocator(None)
+
+
 def _numba(module: ModuleType) -> None:
     """Kernels have lines, unless they are compiled for a debugger, and then have them anyway."""
     before = module.CUDADispatcher.__init__
@@ -97,4 +232,10 @@ def _numba(module: ModuleType) -> None:
     module.CUDADispatcher.__init__ = init
 
 
-CHANGES: dict[str, Callable[[ModuleType], None]] = {"numba.cuda.dispatcher": _numba}
+CHANGES: dict[str, Callable[[ModuleType], None]] = {
+    "numba.cuda.dispatcher": _numba,
+    "cupy": _cupy,
+    "cupy_backends.cuda.api.runtime": _static_runtime,
+    **dict.fromkeys((f"cupy.cuda.{name}" for name in ("cub", "thrust", "jitify")), _static_runtime),
+    "cupy.random._generator_api": _static_runtime,
+}

@@ -34,7 +34,7 @@ def demangle(symbol: str) -> str:
     free = ctypes.CDLL(None).free
     free.argtypes = [ctypes.c_void_p]
     free(text)
-    return found
+    return re.sub(r"\[abi:\w+\]", "", found)  # with them Numba tells one compilation from another
 
 
 def _plain(symbol: str) -> str:

@@ -2,8 +2,8 @@
 //
 // It is the stand-in runtime with what programs of nvcc do not call: libraries of kernels, linking, the table of
 // functions. The device is in the same process, and requests are calls (driver.py). So device memory is mapped where
-// kernels see it, host code that touches it does not fault, and pages are never protected. Other libraries bring the
-// runtime: only the driver's functions are to be seen (libcuda.map).
+// kernels see it, host code that touches it does not fault, and pages are never protected. The
+// runtime's functions are for libraries that have brought their own (front_ends.py).
 
 #include "runtime.cpp"
 
@@ -191,6 +191,9 @@ __attribute__((visibility("default"))) int emulator_serve(
 __attribute__((visibility("default"))) void emulator_answer(Answer *answer, const char *data, size_t bytes) {
   answer->data.assign(data, bytes);
 }
+
+// A function in place of one that is not there.
+__attribute__((visibility("default"))) void *emulator_absent(const char *name) { return absent_function(name); }
 
 // ---- devices and contexts ----------------------------------------------------------------------------------------
 

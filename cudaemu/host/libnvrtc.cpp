@@ -10,7 +10,8 @@
 #include <vector>
 
 namespace {
-void *real = nullptr;  // NVIDIA's library
+void *real = nullptr;                                    // NVIDIA's library
+const char *(*where)(const char *, const char *) = nullptr;  // a directive: where this source of that name is
 
 using Call = void *(*)(void *, void *, void *, void *, void *, void *);
 Call find(const char *name) { return reinterpret_cast<Call>(dlsym(real, name)); }
@@ -39,7 +40,6 @@ std::string virtual_arch(const std::string &option) {
   }
 
 FORWARD(nvrtcAddNameExpression)
-FORWARD(nvrtcCreateProgram)
 FORWARD(nvrtcDestroyProgram)
 FORWARD(nvrtcGetBundledHeadersInfo)
 FORWARD(nvrtcGetErrorString)
@@ -68,6 +68,16 @@ AS(nvrtcGetPTX, nvrtcGetCUBIN)
 AS(nvrtcGetPTXSize, nvrtcGetCUBINSize)
 
 EXPORTED void emulator_real(const char *path) { real = dlopen(path, RTLD_NOW | RTLD_LOCAL); }
+EXPORTED void emulator_sources(const char *(*call)(const char *, const char *)) { where = call; }
+
+EXPORTED void *nvrtcCreateProgram(
+    void *program, const char *source, const char *name, void *headers, void *texts, void *names) {
+  static const Call call = find("nvrtcCreateProgram");
+  const char *const directive = where && source ? where(source, name ? name : "") : nullptr;
+  const std::string placed = directive ? std::string(directive) + source : std::string();
+  const char *const given = directive ? placed.c_str() : source;
+  return call(program, const_cast<char *>(given), const_cast<char *>(name), headers, texts, names);
+}
 
 EXPORTED void *nvrtcCompileProgram(void *program, int count, const char *const *given) {
   std::vector<std::string> options;
@@ -79,7 +89,7 @@ EXPORTED void *nvrtcCompileProgram(void *program, int count, const char *const *
     for (const char *each : {"-dlto", "--dlink-time-opt", "-gen-ltoir"}) linked_later |= option == each;
     for (const char *each : {"-lineinfo", "--generate-line-info", "-G", "--device-debug"}) lines |= option == each;
   }
-  if (!lines) options.push_back("-lineinfo");
+  if (!lines && !linked_later) options.push_back("-lineinfo");
   std::vector<const char *> words;
   for (int i = 0; i < int(options.size()); ++i)
     words.push_back(linked_later && i < count ? given[i] : options[i].c_str());
