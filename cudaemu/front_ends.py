@@ -221,20 +221,42 @@ def _cupy(module: ModuleType) -> None:
     module.cuda.set_pinned_memory_allocator(None)
 
 
+def _cupy_compiler(module: ModuleType) -> None:
+    """What nvcc makes for CuPy is PTX, too."""
+    before = module.compile_using_nvcc
+
+    def compiled(
+        source: Any, options: Any = (), arch: Any = None, filename: str = "kern.cu", code_type: str = "cubin", **more: Any
+    ) -> Any:
+        if more.get("separate_compilation"):
+            raise UserError("the emulator does not have CuPy's relocatable device code by nvcc")
+        ptx = before(source, (*options, "-lineinfo"), arch, filename, "ptx", **more)
+        return ptx if code_type == "ptx" else ptx.encode()
+
+    module.compile_using_nvcc = compiled
+
+
 def _numba(module: ModuleType) -> None:
-    """Kernels have lines, unless they are compiled for a debugger, and then have them anyway."""
-    before = module.CUDADispatcher.__init__
+    """Kernels have lines: those of a debugger, or else these, unless Numba cannot make them."""
+    before, make = module.CUDADispatcher.__init__, module._Kernel.__init__
 
     def init(self: Any, py_func: Any, targetoptions: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         targetoptions["lineinfo"] = not targetoptions.get("debug")
         before(self, py_func, targetoptions, *args, **kwargs)
 
-    module.CUDADispatcher.__init__ = init
+    def kernel(self: Any, py_func: Any, argtypes: Any, **kwargs: Any) -> None:
+        try:
+            make(self, py_func, argtypes, **kwargs)
+        except (ArithmeticError, LookupError, AttributeError):  # of a tuple of nothing, for one
+            make(self, py_func, argtypes, **{**kwargs, "lineinfo": False})
+
+    module.CUDADispatcher.__init__, module._Kernel.__init__ = init, kernel
 
 
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "numba.cuda.dispatcher": _numba,
     "cupy": _cupy,
+    "cupy.cuda.compiler": _cupy_compiler,
     "cupy_backends.cuda.api.runtime": _static_runtime,
     **dict.fromkeys((f"cupy.cuda.{name}" for name in ("cub", "thrust", "jitify")), _static_runtime),
     "cupy.random._generator_api": _static_runtime,

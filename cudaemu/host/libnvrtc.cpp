@@ -4,8 +4,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -80,19 +80,22 @@ EXPORTED void *nvrtcCreateProgram(
 }
 
 EXPORTED void *nvrtcCompileProgram(void *program, int count, const char *const *given) {
+  const std::vector<std::string> said(given, given + count);
+  const auto has = [&](const std::vector<std::string> &any) {
+    return std::find_first_of(said.begin(), said.end(), any.begin(), any.end()) != said.end();
+  };
+  static const std::vector<std::string> lines = {"-lineinfo", "--generate-line-info"};
+  const bool linked_later = has({"-dlto", "--dlink-time-opt", "-gen-ltoir"});
   std::vector<std::string> options;
-  bool linked_later = false, lines = false;
-  for (int i = 0; i < count; ++i) {
-    const std::string option = given[i];
-    const bool names_arch = is_arch(option.substr(0, option.find('='))) || (i && is_arch(given[i - 1]));
-    options.push_back(names_arch ? virtual_arch(option) : option);
-    for (const char *each : {"-dlto", "--dlink-time-opt", "-gen-ltoir"}) linked_later |= option == each;
-    for (const char *each : {"-lineinfo", "--generate-line-info", "-G", "--device-debug"}) lines |= option == each;
+  for (size_t i = 0; i < said.size(); ++i) {
+    const bool names_arch = is_arch(said[i].substr(0, said[i].find('='))) || (i && is_arch(said[i - 1]));
+    // The linker does not take lines of two compilers.
+    if (linked_later && std::count(lines.begin(), lines.end(), said[i])) continue;
+    options.push_back(names_arch && !linked_later ? virtual_arch(said[i]) : said[i]);
   }
-  if (!lines && !linked_later) options.push_back("-lineinfo");
+  if (!linked_later && !has(lines) && !has({"-G", "--device-debug"})) options.push_back("-lineinfo");
   std::vector<const char *> words;
-  for (int i = 0; i < int(options.size()); ++i)
-    words.push_back(linked_later && i < count ? given[i] : options[i].c_str());
+  for (const std::string &each : options) words.push_back(each.c_str());
   static const Call call = find("nvrtcCompileProgram");
   return call(program, reinterpret_cast<void *>(words.size()), words.data(), nullptr, nullptr, nullptr);
 }
