@@ -98,12 +98,13 @@ class _Driver(Host):
             if collecting:
                 gc.enable()
 
-    def _launch(self, reader: Reader) -> bytes:
+    def _answer(self, request: Request, reader: Reader) -> bytes:
         try:
-            return super()._launch(reader)
+            return super()._answer(request, reader)
         finally:
-            reports.append(self.rest())
-            self.collect()
+            if request is Request.LAUNCH:
+                reports.append(self.rest())
+                self.collect()
 
     def rest(self) -> Report:
         """A report of what has come since the last launch."""
@@ -146,8 +147,11 @@ class _Driver(Host):
 
     def _name_of(self, name: str, offsets: Sequence[int]) -> str:
         file, line, _ = self._locate(offsets)
-        given = re.match(r"\s*([A-Za-z_]\w*)\s*=[^=]", source_line(file, line)) if line else None
-        return f"{given[1]} ({name}, line {line})" if given else f"{name} (line {line})" if line else name
+        if not line:
+            return name
+        code = source_line(file, line)
+        given = re.search(r"\bbyref\((\w+)\)", code) or re.match(r"(?:\w+\s*,\s*)*([A-Za-z_]\w*)\s*=[^=]", code)
+        return f"{given[1]} ({name}, line {line})" if given else f"{name} (line {line})"
 
 
 def use(**options: Any) -> None:

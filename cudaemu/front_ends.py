@@ -47,8 +47,6 @@ def prepare(gpu: Gpu) -> None:
             loaded.emulator_real(str(real).encode())
             if name == "libnvrtc.so":
                 loaded.emulator_sources(_WHERE)
-    folder = cache.folder() / "front ends"  # what is kept there is PTX, not what a GPU would need
-    os.environ["NUMBA_CACHE_DIR"] = str(folder / "numba")
     os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # with lines of this source
     os.environ["CUPY_ACCELERATORS"] = ""  # they are machine code
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
@@ -242,6 +240,7 @@ def _numba(module: ModuleType) -> None:
 
     def init(self: Any, py_func: Any, targetoptions: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         targetoptions["lineinfo"] = not targetoptions.get("debug")
+        targetoptions["lto"] = False  # so what is linked is PTX, too, and all of it keeps its lines
         before(self, py_func, targetoptions, *args, **kwargs)
 
     def kernel(self: Any, py_func: Any, argtypes: Any, **kwargs: Any) -> None:
@@ -253,7 +252,14 @@ def _numba(module: ModuleType) -> None:
     module.CUDADispatcher.__init__, module._Kernel.__init__ = init, kernel
 
 
+def _numba_codegen(module: ModuleType) -> None:
+    """What Numba keeps on disk for the emulator is not what a GPU gets."""
+    before = module.JITCUDACodegen.magic_tuple
+    module.JITCUDACodegen.magic_tuple = lambda self: (*before(self), "cudaemu")
+
+
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
+    "numba.cuda.codegen": _numba_codegen,
     "numba.cuda.dispatcher": _numba,
     "cupy": _cupy,
     "cupy.cuda.compiler": _cupy_compiler,
