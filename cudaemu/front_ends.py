@@ -229,7 +229,7 @@ def _cupy_compiler(module: ModuleType) -> None:
         if more.get("separate_compilation"):
             raise UserError("the emulator does not have CuPy's relocatable device code by nvcc")
         ptx = before(source, (*options, "-lineinfo"), arch, filename, "ptx", **more)
-        return ptx if code_type == "ptx" else ptx.encode()
+        return ptx.encode() if code_type == "cubin" and isinstance(ptx, str) else ptx
 
     module.compile_using_nvcc = compiled
 

@@ -33,6 +33,53 @@ struct Linker {
 };
 Linker &of(void *handle) { return *static_cast<Linker *>(handle); }
 
+// Of the device's own runtime, libcudadevrt.a, what a cooperative launch needs: the last block to arrive lets all go.
+const char *const GRIDS = R"(.version 7.0
+.target sm_70
+.address_size 64
+.global .align 8 .u64 cudaemu_arrived;
+.visible .func (.param .b64 result) cudaCGGetIntrinsicHandle(.param .b32 scope)
+{
+  .reg .b64 %rd<2>;
+  mov.u64 %rd1, 1;
+  st.param.b64 [result], %rd1;
+  ret;
+}
+.visible .func (.param .b32 result) cudaCGSynchronize(.param .b64 handle, .param .b32 flags)
+{
+  .reg .pred %p<3>;
+  .reg .b32 %r<10>;
+  .reg .b64 %rd<6>;
+  bar.sync 0;
+  mov.u32 %r1, %tid.x;
+  mov.u32 %r2, %tid.y;
+  mov.u32 %r3, %tid.z;
+  or.b32 %r1, %r1, %r2;
+  or.b32 %r1, %r1, %r3;
+  setp.ne.u32 %p1, %r1, 0;
+  @%p1 bra $together;
+  mov.u32 %r4, %nctaid.x;
+  mov.u32 %r5, %nctaid.y;
+  mov.u32 %r6, %nctaid.z;
+  mul.lo.u32 %r4, %r4, %r5;
+  mul.lo.u32 %r4, %r4, %r6;
+  cvt.u64.u32 %rd1, %r4;
+  atom.add.acq_rel.gpu.global.u64 %rd2, [cudaemu_arrived], 1;
+  div.u64 %rd3, %rd2, %rd1;
+  add.u64 %rd3, %rd3, 1;
+  mul.lo.u64 %rd3, %rd3, %rd1;
+$wait:
+  ld.acquire.gpu.global.u64 %rd4, [cudaemu_arrived];
+  setp.lt.u64 %p2, %rd4, %rd3;
+  @%p2 bra $wait;
+$together:
+  bar.sync 0;
+  mov.u32 %r7, 0;
+  st.param.b32 [result], %r7;
+  ret;
+}
+)";
+
 // The LTO-IR among the parts as PTX.
 int compile(Linker &linker, std::string *ptx) {
   using Create = int (*)(void **, uint32_t, const char **);
@@ -134,9 +181,8 @@ EXPORTED int nvJitLinkComplete(void *handle) {
   bool later = false;
   for (const Part &part : linker.parts) {
     later |= part.type == LTOIR;
-    // What the device's own runtime has is part of the emulator.
     const bool own = part.type == LIBRARY && part.name.find("cudadevrt") != std::string::npos;
-    if (part.type != LTOIR && !own) texts.emplace_back(part.name, part.data);
+    if (part.type != LTOIR) texts.emplace_back(part.name, own ? GRIDS : part.data);
   }
   if (later) {
     std::string ptx;
