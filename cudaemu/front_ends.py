@@ -17,7 +17,7 @@ import re
 import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -164,28 +164,44 @@ def _static_runtime(module: ModuleType) -> None:
     """Have the functions of the CUDA runtime that was linked into an extension module go on in the stand-in's. NVIDIA's
     own asks the driver for tables that are not documented. They are found by their names in the file's symbols."""
     file = Path(str(module.__file__)).resolve()
-    base = _where_loaded(file)
-    leap = _LEAP.get(os.uname().machine)
-    found = {name: place for name, place in _functions(file).items() if re.match(r"(__)?cuda[A-Z]", name)}
-    if not found or base is None or leap is None:
-        return
+    base, length = _where_loaded(file), len(_leap(0))
+    functions = _functions(file).items() if base is not None else ()
+    _lead_away({name: (base or 0) + at for name, (at, size) in functions if size >= length})
+
+
+def _bindings_runtime(module: ModuleType) -> None:
+    """The same where the functions around the runtime's are known: those that other modules of Cython call."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    capsules = module.__pyx_capi__  # type: ignore[attr-defined]
+    _lead_away({each.removeprefix("_"): get(made, name(made)) for each, made in capsules.items()})
+
+
+def _leap(to: int) -> bytes:
+    return _LEAP.get(os.uname().machine, b"") + to.to_bytes(8, "little")
+
+
+def _lead_away(functions: Mapping[str, int]) -> None:
+    """Have functions of the CUDA runtime, by name and address, begin with a leap to the stand-in's."""
     driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
     driver.emulator_absent.restype = ctypes.c_void_p
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for name, (at, size) in found.items():
-        if size < len(leap) + 8:
+    for name, at in functions.items():
+        if not re.match(r"(__)?cuda[A-Z]", name) or os.uname().machine not in _LEAP:
             continue
         try:
             there = ctypes.cast(getattr(driver, name), ctypes.c_void_p).value
         except AttributeError:
             there = driver.emulator_absent(name.encode())
-        code = leap + int(there or 0).to_bytes(8, "little")
-        first = (base + at) // PAGE * PAGE
-        pages = base + at + len(code) - first
+        code = _leap(int(there or 0))
+        first = at // PAGE * PAGE
+        pages = at + len(code) - first
         if libc.mprotect(first, pages, 7) != 0:  # read, write, execute
-            raise UserError(f"{file}: the CUDA runtime in it cannot be replaced: {os.strerror(ctypes.get_errno())}")
-        ctypes.memmove(base + at, code, len(code))
+            raise UserError(f"the CUDA runtime's {name} cannot be replaced: {os.strerror(ctypes.get_errno())}")
+        ctypes.memmove(at, code, len(code))
         libc.mprotect(first, pages, 5)
 
 
@@ -266,4 +282,5 @@ CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "cupy_backends.cuda.api.runtime": _static_runtime,
     **dict.fromkeys((f"cupy.cuda.{name}" for name in ("cub", "thrust", "jitify")), _static_runtime),
     "cupy.random._generator_api": _static_runtime,
+    "cuda.bindings._internal.runtime": _bindings_runtime,
 }
