@@ -11,6 +11,7 @@ The command `cudaemu python script.py` runs a script that knows nothing of this.
 from __future__ import annotations
 
 import _thread
+import atexit
 import ctypes
 import gc
 import os
@@ -77,6 +78,7 @@ class _Driver(Host):
         self._kept = _SERVE(self._served), _PLACE(self._place)
         if error := loaded.emulator_serve(*self._kept, self.session.arena.file):
             raise UserError(f"the emulator cannot map the device's memory: {os.strerror(error)}")
+        atexit.register(loaded.emulator_end)
 
     def _served(self, at: int, size: int, answer: int) -> None:
         collecting = gc.isenabled()
