@@ -1,4 +1,4 @@
-"""The emulator as this process's CUDA driver: `import cudaemu.driver`, and Numba, CuPy, cuda.core or CuTe DSL find a GPU.
+"""The emulator as this process's CUDA driver: `import cudaemu.driver`, and Numba, CuPy or cuda.core find a GPU.
 
 The driver's library, libcuda.so.1, is loaded before they look for it: host/libcuda.cpp, the same stand-in that runs the
 host code of .cu files. What it asks of the device comes here by a call, for the device is in this process. `reports`
@@ -63,7 +63,7 @@ class _Driver(Host):
         self.options = options
         self._stack = ExitStack()  # of what lives as long as the process
         self.session = self._stack.enter_context(session_of(NOTHING, options, "the module"))
-        self.session.on_finding = self._tell
+        self.session.on_finding = self._found_now
         super().__init__(Path(), options.gpu, self.session, refused=self._say)
         self._kinds = {0: "device memory", 1: "managed memory", 2: "pinned memory"}
         self._places: dict[tuple[str, int, str], int] = {}  # of Python, by number
@@ -120,7 +120,7 @@ class _Driver(Host):
         session.findings, session.notes, session.sums = {}, {}, {}
         session.timeline, session.started = Timeline(), time.monotonic()
 
-    def _tell(self, finding: Finding | HostFinding) -> None:
+    def _found_now(self, finding: Finding | HostFinding) -> None:
         if self.options.on_finding and finding.where not in self._told:
             self._told.add(finding.where)
             self.options.on_finding(finding)

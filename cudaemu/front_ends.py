@@ -102,27 +102,32 @@ def users_frames() -> Iterator[FrameType]:
 
 
 @lru_cache(maxsize=4096)
-def _directive(source: str, files: tuple[str, ...]) -> bytes:
+def _directive(source: str, files: tuple[str, ...]) -> ctypes.Array[ctypes.c_char]:
     """Where NVRTC shall say that a source's lines are: in the Python file that has it as text, or in a copy."""
     for file in files:
         before, found, _ = "".join(linecache.getlines(file)).partition(source)
         if found:
-            return f'#line {before.count(chr(10)) + 1} "{file}"\n'.encode()
+            return _line(before.count("\n") + 1, file)
     name = re.search(r"__global__[^;{(]*?(\w+)\s*\(", source)
     folder = cache.folder() / "front ends" / hashlib.sha256(source.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / f"{name[1] if name else 'kernel'}.cu"
     copy.write_text(source, encoding="utf-8", errors="surrogateescape")
-    return f'#line 1 "{copy}"\n'.encode()
+    return _line(1, copy)
 
 
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
-def _WHERE(source: bytes, name: bytes) -> int | None:  # noqa: N802
+def _line(number: int, file: Path | str) -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(f'#line {number} "{file}"\n'.encode(errors="surrogateescape"))
+
+
+def _where(source: bytes, _name: bytes) -> int | None:
     if not source.strip():
         return None
     files = tuple(dict.fromkeys(frame.f_code.co_filename for frame in users_frames()))
-    made = _directive(source.decode(errors="surrogateescape"), files)
-    return ctypes.cast(made, ctypes.c_void_p).value  # lru_cache holds it
+    return ctypes.addressof(_directive(source.decode(errors="surrogateescape"), files))  # lru_cache holds it
+
+
+_WHERE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)(_where)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -175,7 +180,7 @@ def _bindings_runtime(module: ModuleType) -> None:
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     name = ctypes.pythonapi.PyCapsule_GetName
     name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    capsules = module.__pyx_capi__  # type: ignore[attr-defined]
+    capsules = module.__pyx_capi__
     _lead_away({each.removeprefix("_"): get(made, name(made)) for each, made in capsules.items()})
 
 
@@ -213,7 +218,7 @@ def _where_loaded(file: Path) -> int | None:
 
 def _functions(file: Path) -> dict[str, tuple[int, int]]:
     """Offset and size of each function in an object's table of symbols."""
-    data = np.memmap(file, np.uint8, mode="r")
+    data: Any = np.memmap(file, np.uint8, mode="r")
     (sections,), (each, count) = struct.unpack_from("<Q", data, 0x28), struct.unpack_from("<HH", data, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, sections + each * n) for n in range(count)]
     for _, kind, _, _, offset, size, names, *_ in headers:
@@ -240,14 +245,19 @@ def _cupy_compiler(module: ModuleType) -> None:
     before = module.compile_using_nvcc
 
     def compiled(
-        source: Any, options: Any = (), arch: Any = None, filename: str = "kern.cu", code_type: str = "cubin", **more: Any
+        source: Any,
+        options: Any = (),
+        arch: Any = None,
+        filename: str = "kern.cu",
+        code_type: str = "cubin",
+        **more: Any,
     ) -> Any:
         if more.get("separate_compilation"):
             raise UserError("the emulator does not have CuPy's relocatable device code by nvcc")
         ptx = before(source, (*options, "-lineinfo"), arch, filename, "ptx", **more)
         return ptx.encode() if code_type == "cubin" and isinstance(ptx, str) else ptx
 
-    module.compile_using_nvcc = compiled
+    vars(module)["compile_using_nvcc"] = compiled
 
 
 def _numba(module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""For pytest: a project's tests of kernels of Triton, Numba, CuPy, ..., on its GPU or, with `--cudaemu`, on the emulator.
+"""For pytest: a project's tests of kernels of Triton, Numba, CuPy, on its GPU or, with `--cudaemu`, on the emulator.
 
 With the option a test fails if the sanitizer finds anything in a kernel that it launched, and the report says what. The
 fixture `cudaemu_reports` has the reports of the test's launches; without the option it is empty.

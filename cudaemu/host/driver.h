@@ -9,7 +9,7 @@ namespace {
 struct Module { std::string prefix; };  // of the names that its kernels and variables have in the other process
 
 struct Context { int device = 0; } the_context;  // there is one
-thread_local std::vector<Context *> contexts;  // a thread's stack of them: the last is current
+thread_local std::vector<Context *> contexts;    // a thread's stack of them: the last is current
 
 auto &modules() {
   static auto &all = *new std::set<Module *>;
@@ -120,8 +120,7 @@ CUresult launch_function(CUfunction handle, dim3 grid, dim3 block, unsigned shar
     for (const auto &parameter : function->params) packed.push_back(buffer + parameter.first);
     arguments = packed.data();
   }
-  return CUresult(
-      launch(function, grid, block, cluster, shared, stream, arguments, cooperative, may_begin_early));
+  return CUresult(launch(function, grid, block, cluster, shared, stream, arguments, cooperative, may_begin_early));
 }
 
 void *at(CUdeviceptr address) { return reinterpret_cast<void *>(address); }

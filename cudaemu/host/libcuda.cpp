@@ -25,7 +25,8 @@ Link *link_of(CUlinkState state) { return reinterpret_cast<Link *>(state); }
 
 CUresult add_part(const char *call, CUlinkState state, const std::string &text, const char *name) {
   Link &link = *link_of(state);
-  if (text.compare(0, 4, "\177ELF") == 0 || text.compare(0, 4, "\x50\xed\x55\xba") == 0 || text.compare(0, 2, "!<") == 0)
+  if (text.compare(0, 4, "\177ELF") == 0 || text.compare(0, 4, "\x50\xed\x55\xba") == 0 ||
+      text.compare(0, 2, "!<") == 0)
     return wrong_image(CUDA_ERROR_NO_BINARY_FOR_GPU,
                        format("%s: %s: the emulator links PTX, not machine code", call, name ? name : "the input"),
                        link.options);
@@ -134,9 +135,11 @@ bool pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr at
       *static_cast<CUcontext *>(data) = known ? reinterpret_cast<CUcontext>(&the_context) : nullptr;
       return known;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      *static_cast<unsigned *>(data) = !known                                     ? 0
-                                       : host && host->second.kind == PINNED ? unsigned(CU_MEMORYTYPE_HOST)
-                                                                             : unsigned(CU_MEMORYTYPE_DEVICE);
+      *static_cast<unsigned *>(data) =
+          !known ? 0
+          : host && host->second.kind == PINNED
+              ? unsigned(CU_MEMORYTYPE_HOST)
+              : unsigned(CU_MEMORYTYPE_DEVICE);
       return known;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       *static_cast<CUdeviceptr *>(data) = known ? at : 0;
@@ -246,9 +249,7 @@ CUresult CUDAAPI cuCtxGetLimit(size_t *value, CUlimit limit) {
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   return CUresult(cudaDeviceSetLimit(cudaLimit(limit), value));
 }
-CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache *config) {
-  return *config = CU_FUNC_CACHE_PREFER_NONE, CUDA_SUCCESS;
-}
+CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache *config) { return *config = CU_FUNC_CACHE_PREFER_NONE, CUDA_SUCCESS; }
 CUresult CUDAAPI cuCtxSetCacheConfig(CUfunc_cache) { return CUDA_SUCCESS; }
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest) {
   return CUresult(cudaDeviceGetStreamPriorityRange(least, greatest));
@@ -273,12 +274,11 @@ CUresult CUDAAPI cuLinkCreate(unsigned count, CUjit_option *options, void **valu
   made->options = {count, made->names.data(), made->values.data()};
   return *out = reinterpret_cast<CUlinkState>(made), CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType, void *data, size_t bytes, const char *name, unsigned,
-                               CUjit_option *, void **) {
+CUresult CUDAAPI cuLinkAddData(
+    CUlinkState state, CUjitInputType, void *data, size_t bytes, const char *name, unsigned, CUjit_option *, void **) {
   return add_part("cuLinkAddData", state, std::string(static_cast<char *>(data), bytes), name);
 }
-CUresult CUDAAPI cuLinkAddFile(
-    CUlinkState state, CUjitInputType, const char *path, unsigned, CUjit_option *, void **) {
+CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType, const char *path, unsigned, CUjit_option *, void **) {
   FILE *const file = fopen(path, "rb");
   if (!file) return driver_refuses(CUDA_ERROR_FILE_NOT_FOUND, format("cuLinkAddFile: %s: %s", path, strerror(errno)));
   std::string text;
@@ -417,9 +417,8 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int *clusters, CUfunction handle, 
     if (const auto &each = config->attrs[i]; each.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
       blocks = each.value.clusterDim.x * each.value.clusterDim.y * each.value.clusterDim.z;
   const int threads = int(config->blockDimX * config->blockDimY * config->blockDimZ);
-  const int fit = config->sharedMemBytes > function.dynamic_limit()
-                      ? 0
-                      : occupancy(function, threads, config->sharedMemBytes);
+  const int fit =
+      config->sharedMemBytes > function.dynamic_limit() ? 0 : occupancy(function, threads, config->sharedMemBytes);
   return *clusters = fit * device.multiprocessors / int(std::max(1u, blocks)), CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function, const CUlaunchConfig *) {
@@ -578,9 +577,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec graph, CUstream stream) {
 
 // ---- the table of functions --------------------------------------------------------------------------------------
 
-CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *) {
-  return *table = nullptr, CUDA_ERROR_NOT_FOUND;
-}
+CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *) { return *table = nullptr, CUDA_ERROR_NOT_FOUND; }
 
 CUresult CUDAAPI cuGetProcAddress_v2(
     const char *name, void **out, int version, cuuint64_t, CUdriverProcAddressQueryResult *status);
@@ -597,8 +594,7 @@ void *library_function(const std::string &name, int version) {
     return version < 12000 ? reinterpret_cast<void *>(&::cuGetProcAddress)
                            : reinterpret_cast<void *>(&::cuGetProcAddress_v2);
   if (name == "cuCtxCreate")
-    return version < 12050 ? reinterpret_cast<void *>(&::cuCtxCreate_v2)
-                           : reinterpret_cast<void *>(&::cuCtxCreate_v4);
+    return version < 12050 ? reinterpret_cast<void *>(&::cuCtxCreate_v2) : reinterpret_cast<void *>(&::cuCtxCreate_v4);
   // Older forms of these have other parameters.
   static const std::map<std::string, int> since = {
       {"cuMemAdvise", 12020}, {"cuMemPrefetchAsync", 12020}, {"cuStreamGetCaptureInfo", 12030}};
@@ -634,7 +630,7 @@ void *library_function(const std::string &name, int version) {
       X(cuGraphInstantiateWithParams), X(cuGraphCreate), X(cuGraphDestroy), X(cuGraphExecDestroy), X(cuGraphUpload),
       X(cuGraphLaunch), X(cuGetExportTable),
       {"cuGraphInstantiate", reinterpret_cast<void *>(&cuGraphInstantiateWithFlags)},
-      // clang-format on
+  // clang-format on
 #undef X
   };
   if (const auto found = all.find(name); found != all.end()) return found->second;

@@ -14,7 +14,7 @@
 
 namespace {
 enum Result { SUCCESS = 0, INVALID_INPUT = 3, PTX_COMPILE = 4, NVVM_COMPILE = 5, INTERNAL = 6 };  // of nvJitLinkResult
-enum Input { LTOIR = 3, LIBRARY = 6 };                                                            // of nvJitLinkInputType
+enum Input { LTOIR = 3, LIBRARY = 6 };  // of nvJitLinkInputType
 
 void *real = nullptr;  // NVIDIA's library
 template <class F>
@@ -133,8 +133,8 @@ int link(Linker &linker, const std::vector<std::pair<std::string, std::string>> 
   int error = 0;
   for (const auto &[name, text] : texts)
     if (!error)
-      error = reinterpret_cast<Add>(call("cuLinkAddData_v2"))(state, PTX, text.data(), text.size(), name.c_str(), 0,
-                                                              nullptr, nullptr);
+      error = reinterpret_cast<Add>(call("cuLinkAddData_v2"))(
+          state, PTX, text.data(), text.size(), name.c_str(), 0, nullptr, nullptr);
   if (!error) error = reinterpret_cast<Complete>(call("cuLinkComplete"))(state, &made, &bytes);
   if (!error) linker.result.assign(static_cast<char *>(made), bytes);
   reinterpret_cast<int (*)(void *)>(call("cuLinkDestroy"))(state);

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace {
-void *real = nullptr;                                    // NVIDIA's library
+void *real = nullptr;                                        // NVIDIA's library
 const char *(*where)(const char *, const char *) = nullptr;  // a directive: where this source of that name is
 
 using Call = void *(*)(void *, void *, void *, void *, void *, void *);
@@ -28,9 +28,9 @@ std::string virtual_arch(const std::string &option) {
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 // Numbers and pointers, which registers hold whatever they mean.
-#define FORWARD(NAME)                                                         \
-  EXPORTED void *NAME(void *a, void *b, void *c, void *d, void *e, void *f) { \
-    static const Call call = find(#NAME);                                     \
+#define FORWARD(NAME)                                                               \
+  EXPORTED void *NAME(void *a, void *b, void *c, void *d, void *e, void *f) {       \
+    static const Call call = find(#NAME);                                           \
     return call ? call(a, b, c, d, e, f) : reinterpret_cast<void *>(INVALID_INPUT); \
   }
 #define AS(OTHER, NAME)                                                       \

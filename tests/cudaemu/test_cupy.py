@@ -29,7 +29,8 @@ module = cp.RawModule(code="template <class T> __global__ void fill(T *x, T valu
                       name_expressions=["fill<int>"])
 z = cp.zeros(32, cp.int32)
 module.get_function("fill<int>")((1,), (32,), (z, cp.int32(7)))
-print(np.array_equal(y.get(), 2 * np.arange(n)), int(z.sum()), float(cp.sqrt(y).max()) == float(np.sqrt(np.float32(1998))))
+root = float(cp.sqrt(y).max())
+print(np.array_equal(y.get(), 2 * np.arange(n)), int(z.sum()), root == float(np.sqrt(np.float32(1998))))
 '''
 
 

@@ -1,4 +1,4 @@
-"""Numba's kernels in the emulator: values, reports, faults at the Python line, and no findings where there is no fault."""
+"""Numba's kernels in the emulator: values, reports, faults at the Python line, no findings where there is no fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install numba-cuda[cu13]")
 pytestmark = pytest.mark.full
 
-SCRIPT = '''
+SCRIPT = """
 import sys
 import numpy as np
 from numba import cuda, float32
@@ -50,7 +50,7 @@ expected = 2 * x.reshape(-1, BLOCK)[:, ::-1].reshape(-1)
 sums = np.zeros(1, np.float32)
 total[4, BLOCK](out, sums)
 print(np.array_equal(out.copy_to_host(), expected), sums[0] == expected.sum())
-'''
+"""
 
 
 def run(tmp_path: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], dict[str, int]]:
