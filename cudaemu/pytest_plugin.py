@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cudaemu.errors import UserError
+
 if TYPE_CHECKING:
     from cudaemu.report import Report
 
@@ -23,9 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--cudaemu"):
-        from cudaemu import triton
+        try:
+            from cudaemu import triton
 
-        triton.use(arch=config.getoption("--cudaemu-arch"))
+            triton.use(arch=config.getoption("--cudaemu-arch"))
+        except (ImportError, UserError) as error:
+            raise pytest.UsageError(f"--cudaemu: {error}") from error
 
 
 @pytest.fixture

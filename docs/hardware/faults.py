@@ -3,8 +3,9 @@
 The comment at the top of each says what is wrong, and then:
 
     Public:   where the fault was reported: repository, and issue, pull request or file
-    Finding:  what the emulator must find (docs/emulator.md); "(strict)" if only a strict run does; "wrong result" if the
-              program itself must notice, "refused launch" if CUDA says why; "none: ..." and the reason if it finds nothing
+    Finding:  what the emulator must find (docs/emulator.md); "(strict)" if only a strict run does; "wrong result" if
+              the program itself must notice; "refused launch" if CUDA says why; "none: " and the reason if it finds
+              nothing
     Right:    instead of Finding: the program is right as it is, and some tool or compiler took it for wrong
     PTX:      of a disputed rule: what the text of PTX says
     Hardware: ... and what is known of hardware

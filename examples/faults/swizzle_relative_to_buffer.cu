@@ -16,7 +16,7 @@ constexpr int ROWS = 64, COLUMNS = 32;
 __managed__ alignas(128) int in[ROWS * COLUMNS], out[ROWS * COLUMNS];
 
 __global__ void copy(const __grid_constant__ CUtensorMap map) {
-  extern __shared__ alignas(1024) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   int *tile = reinterpret_cast<int *>(memory + SHIFT);
   __shared__ uint64_t bar;
   if (threadIdx.x == 0) {
@@ -37,15 +37,15 @@ __global__ void copy(const __grid_constant__ CUtensorMap map) {
 
 int main() {
   for (int i = 0; i < ROWS * COLUMNS; ++i) in[i] = i;
-  void *encode;
+  void *driver;
   cudaDriverEntryPointQueryResult found;
-  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
+  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &driver, 12000, cudaEnableDefault, &found);
   CUtensorMap map;
   const cuuint64_t size[] = {COLUMNS, ROWS}, pitch[] = {128};
   const cuuint32_t box[] = {COLUMNS, ROWS}, step[] = {1, 1};
-  decltype (&cuTensorMapEncodeTiled)(encode)(
-      &map, CU_TENSOR_MAP_DATA_TYPE_INT32, 2, in, size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode = decltype(&cuTensorMapEncodeTiled)(driver);
+  encode(&map, CU_TENSOR_MAP_DATA_TYPE_INT32, 2, in, size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   copy<<<1, 128, ROWS * 128 + 1024>>>(map);
   return verdict(ROWS * COLUMNS, [](int i) { return out[i] == i; });
 }

@@ -33,15 +33,15 @@ __global__ void corner(const __grid_constant__ CUtensorMap map) {
 
 int main() {
   for (int i = 0; i < ROWS * PITCH; ++i) in[i] = i;
-  void *encode;
+  void *driver;
   cudaDriverEntryPointQueryResult found;
-  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
+  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &driver, 12000, cudaEnableDefault, &found);
   CUtensorMap map = {};
   const cuuint64_t size[] = {PITCH, ROWS}, pitch[] = {PITCH * sizeof(int)};
   const cuuint32_t box[] = {COLUMNS, ROWS}, step[] = {1, 1};
-  decltype (&cuTensorMapEncodeTiled)(encode)(
-      &map, CU_TENSOR_MAP_DATA_TYPE_INT32, 2, in, size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode = decltype(&cuTensorMapEncodeTiled)(driver);
+  encode(&map, CU_TENSOR_MAP_DATA_TYPE_INT32, 2, in, size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+         CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   corner<<<1, ROWS * COLUMNS>>>(map);
   return verdict(ROWS * COLUMNS, [](int i) { return out[i] == i / COLUMNS * PITCH + i % COLUMNS; });
 }

@@ -19,8 +19,8 @@ __global__ void chain() {
     flag = 1;
   }
   if (waits && threadIdx.x == 0)
-    while (flag == 0) {
-    }  // <- finding
+    while (flag == 0) {  // <- finding
+    }
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) out = 1;
 }
 

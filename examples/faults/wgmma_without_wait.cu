@@ -11,7 +11,7 @@ constexpr int M = 64, N = 8, K = 16;
 __managed__ float out[128 * 4];
 
 // d += a b: 64 x 16 by 16 x 8.
-__device__ void multiply(float(\&d)[4], uint64_t a, uint64_t b) {
+__device__ void multiply(float (&d)[4], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b));
 }

@@ -32,7 +32,7 @@ def test_what_there_is():
         assert {"PTX", "Hardware"} <= fault.fields.keys() or not fault.is_strict, fault.name
 
 
-@pytest.mark.core(every=9)
+@pytest.mark.core(every=30)
 @pytest.mark.parametrize("fault", WRONG, ids=lambda fault: fault.name)
 def test_it_is_found(fault):
     """First, with its kind, at a line of those that are marked. What is disputed only by a strict run."""
@@ -55,10 +55,10 @@ def _lines(finding) -> list[int]:
     return [finding.line, *(int(number) for number in re.findall(r"at line (\d+)", finding.message))]
 
 
-@pytest.mark.core(every=9)
+@pytest.mark.core(every=30)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_nothing_is_found_in_what_is_right(fault):
-    """In the twin, or in the program itself if it has no fault: by a strict run, and it says that its result is right."""
+    """In the twin, or in the program itself if it has no fault: by a strict run, and its result is right."""
     report = emulated(fault, strict=True, defines={} if fault.is_right else {"CORRECTED": "1"})
     assert not report.findings and not report.notes and report.status == 0, report
 
