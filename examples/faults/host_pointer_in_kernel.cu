@@ -1,4 +1,5 @@
-// A kernel is given a pointer that malloc returned: device code cannot reach the host's heap on such a GPU.
+// A kernel is given a pointer that malloc returned: device code cannot reach the host's heap, unless the system shares
+// its page tables with the GPU (HMM, ATS).
 // Public: a beginners' question in many forums; none is cited
 // Finding: out of bounds global
 #include <cstdlib>

@@ -4,8 +4,8 @@
 // Finding: missing proxy fence (strict)
 // PTX: accesses to the same memory by two proxies need a proxy fence between them; it makes no exception for a read
 //   before a write.
-// Hardware: DeepEP #621 reports wrong results on an NVL72, gone with the fence; Dao-AILab/flash-attention #2462, which
-//   proposed the same fence, was closed.
+// Hardware: DeepEP #621 reports wrong results on an NVL72, after which the fence was added; Dao-AILab/flash-attention
+//   #2462, which proposed the same fence, was closed.
 // Needs compute capability 9.0.
 #include "faults.h"
 

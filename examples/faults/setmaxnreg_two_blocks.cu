@@ -1,6 +1,6 @@
 // Two blocks shall fit on a multiprocessor, so each thread begins with 80 registers; setmaxnreg then asks for more than
 // all of the block's warps have together, and waits for registers that nobody will give back.
-// Public: tile-ai/tilelang #2559; NVIDIA/cutlass #2007 has the same sum
+// Public: tile-ai/tilelang #2559
 // Finding: registers
 // Needs compute capability 9.0a.
 #include "faults.h"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 
 import pytest
 
 import cudaemu
+from cudaemu.hardware import Arch
 from cudaemu.report import Report
 from docs.hardware import faults, sanitizers
 from docs.hardware.faults import FOLDER, Fault
-from docs.hardware.programs import ROOT, needed
+from docs.hardware.programs import ROOT, executable, needed
 
 FAULTS = faults.faults()
 WRONG = [fault for fault in FAULTS if not fault.is_right]
@@ -61,6 +63,19 @@ def test_nothing_is_found_in_what_is_right(fault):
     """In the twin, or in the program itself if it has no fault: by a strict run, and its result is right."""
     report = emulated(fault, strict=True, defines={} if fault.is_right else {"CORRECTED": "1"})
     assert not report.findings and not report.notes and report.status == 0, report
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_what_is_right_on_a_gpu(fault, tmp_path):
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    arch = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0].replace(".", "")
+    wanted = needed(ROOT / fault.source)
+    if not Arch.of(wanted).runs_on(arch):
+        pytest.skip(f"needs compute capability {wanted}")
+    program = executable(ROOT / fault.source, tmp_path / fault.name, wanted, f"sm_{arch}", ["-DCORRECTED"])
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "PASS\n"), done.stdout + done.stderr
 
 
 @pytest.mark.full
