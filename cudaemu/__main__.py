@@ -24,7 +24,7 @@ from cudaemu import calls, engine, hardware
 from cudaemu.build import COMPILED, LINKED
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import apart
-from cudaemu.errors import CheckFailed, UserError
+from cudaemu.errors import BadOption, CheckFailed, NotCompiled, UserError
 from cudaemu.hardware import Arch
 from cudaemu.options import Options
 from cudaemu.report import Counters, Report, Trace
@@ -33,8 +33,9 @@ from cudaemu.terminal import CLEAR_LINE, if_slow, is_watched, leave, say
 from cudaemu.timeline import Events
 
 FIRST_WORD = 10  # seconds before a launch reports its progress where stderr is no terminal; then twice as many, ...
-FINDINGS_STATUS = 99  # of a program in which the sanitizer found something, whatever it returned itself
-NOT_RUN_STATUS = 98  # if no program could be run: a status that programs do not use
+# Exit statuses that programs do not use: something was found, whatever the program returned itself; it cannot be run
+# here, or not to its end; it does not compile; the command is wrong.
+FINDINGS_STATUS, NOT_RUN_STATUS, NOT_COMPILED_STATUS, USAGE_STATUS = 99, 98, 97, 96
 DESCRIPTION = """Run a CUDA program without a GPU: compile FILE.cu, a source with a main(),
 and execute it on the CPU, with the hardware's counters and a sanitizer.
 ARGS are passed to the program; options of cudaemu go before FILE.cu. Files of
@@ -43,8 +44,12 @@ the program that follow are compiled and linked as well; -- ends their list.
 Findings are printed after the launch that made them, a summary of all kernels
 at the end, both on standard error. The program's own output is left alone."""
 EXAMPLES = f"""exit status:
-  the program's own (128 + N if signal N ended it); {FINDINGS_STATUS} if anything was found;
-  {NOT_RUN_STATUS} if the program cannot be compiled or run; 130 after Ctrl-C
+  the program's own (128 + N if signal N ended it), or
+  {FINDINGS_STATUS}   something was found (--error-exitcode: another number)
+  {NOT_RUN_STATUS}   it cannot be run here, or not to its end: no compiler, an unknown instruction
+  {NOT_COMPILED_STATUS}   it does not compile or link
+  {USAGE_STATUS}   the command is wrong
+  130  Ctrl-C
 
 examples:
   cudaemu saxpy.cu                     run a program
@@ -68,8 +73,25 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] in (["python"], ["triton"]):
-        leave(lambda: _run_script(words[0], _script_parser(words[0]).parse_args(words[1:])), NOT_RUN_STATUS)
-    leave(lambda: _run(_parse(words)), NOT_RUN_STATUS)
+        leave(lambda: _run_script(words[0], _script_parser(words[0]).parse_args(words[1:])), _not_run)
+    leave(lambda: _run(_parse(words)), _not_run)
+
+
+def _not_run(error: Exception) -> int:
+    """The exit status of an error that is not the program's."""
+    if isinstance(error, BadOption):
+        return USAGE_STATUS
+    return NOT_COMPILED_STATUS if isinstance(error, NotCompiled) else NOT_RUN_STATUS
+
+
+def _status(args: argparse.Namespace, report: Report) -> int:
+    return args.error_exitcode if report.findings else report.status
+
+
+def _exit_status(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 256):
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to 255, got '{text}'")
+    return int(text)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -94,7 +116,7 @@ def _is_source(word: str) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}\nSee {self.prog} --help")
+        raise BadOption(f"{message}\nSee {self.prog} --help")
 
 
 class _Version(argparse.Action):
@@ -178,6 +200,8 @@ def _add_common(check: Any, run: Any, add: Any) -> None:
     """Options of programs and of Python's scripts."""
     check("--no-sanitize", action="store_true", help="do not look for races, uninitialised reads, ... (faster)")
     check("--strict", action="store_true", help="count notes as findings, and check disputed rules, too")
+    found = f"the exit status if anything was found (default: {FINDINGS_STATUS})"
+    check("--error-exitcode", type=_exit_status, default=FINDINGS_STATUS, metavar="N", help=found)
     run("--threads", type=int, metavar="N", help="cores to use (default: all)")
     add("-q", "--quiet", action="store_true", help="print findings only, no summary")
     add("--counters", action="store_true", help="print all counters of each kernel, not only the main ones")
@@ -236,7 +260,7 @@ def _options(args: argparse.Namespace) -> Options:
     try:
         flags = [word for words in args.flags for word in shlex.split(words)]
     except ValueError as error:
-        raise UserError(f"--flags: {error}") from error
+        raise BadOption(f"--flags: {error}") from error
     return Options(
         arch=args.arch,
         defines={word.partition("=")[0]: word.partition("=")[2] or "1" for word in args.defines},
@@ -264,13 +288,13 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
 
 def _run(args: argparse.Namespace) -> int:
     if args.file is None:
-        raise UserError("no program given: name a CUDA source, as in cudaemu saxpy.cu\nSee cudaemu --help")
+        raise BadOption("no program given: name a CUDA source, as in cudaemu saxpy.cu\nSee cudaemu --help")
     if not args.file.is_file():
-        raise UserError(
+        raise BadOption(
             f"cannot read {args.file}: " + ("it is a folder" if args.file.is_dir() else "there is no such file")
         )
     if args.output and args.format not in ("sarif", "json"):
-        raise UserError("--output must be given with --format sarif or json")
+        raise BadOption("--output must be given with --format sarif or json")
     args.arch = Arch.of(args.arch)
     bar, refusals, sessions = _Bar(), _Refusals(), list[Session]()
     options = _options(args).replace(progress=bar, on_refusal=refusals)
@@ -286,22 +310,26 @@ def _run(args: argparse.Namespace) -> int:
             _summary(args, sessions[0].report(0, ""), refusals.count)
         raise
     _tell_all(args, report, refusals.count)
-    return FINDINGS_STATUS if report.findings else report.status
+    return _status(args, report)
 
 
 def _run_script(command: str, args: argparse.Namespace) -> int:
     if not args.module and not Path(args.file).is_file():
-        raise UserError(f"cannot read {args.file}: there is no such file")
+        raise BadOption(f"cannot read {args.file}: there is no such file")
     args.arch = Arch.of(args.arch)
     engine.library()
     bar, refusals, status = _Bar(), _Refusals(), 0
     options = {"arch": args.arch, "progress": bar, **_common(args)}
     device: Any
+    not_compiled: tuple[type[Exception], ...] = ()
     if command == "triton":
         try:
+            from triton import CompilationError
+
             from cudaemu import triton as device
         except ImportError as error:
             raise UserError(f"Triton and torch must be installed (pip install triton torch): {error}") from error
+        not_compiled = (CompilationError,)
         device.use(args.tune, **options)
     else:
         from cudaemu import driver as device
@@ -323,14 +351,14 @@ def _run_script(command: str, args: argparse.Namespace) -> int:
         status = 1  # it has been told
     except UserError:
         raise
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
-        status = 1
+        status = NOT_COMPILED_STATUS if isinstance(error, not_compiled) else 1
     bar.clear()
     report = device.report()
     report.status = status
     _tell_all(args, report, refusals.count)
-    return FINDINGS_STATUS if report.findings else status
+    return _status(args, report)
 
 
 def _tell_all(args: argparse.Namespace, report: Report, refused: int = 0) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from cudaemu import cpp, extension, features, link, missing
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import demangle, readable
-from cudaemu.errors import ToolFailed, UserError
+from cudaemu.errors import BadOption, NotCompiled, ToolFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.process import HERE
 
@@ -216,9 +216,9 @@ def _files(others: Sequence[Path | str]) -> list[Path]:
     files = [Path(file).expanduser().resolve() for file in others]
     for file in files:
         if not file.is_file():
-            raise UserError(f"cannot read {file}: " + ("it is a folder" if file.is_dir() else "there is no such file"))
+            raise BadOption(f"cannot read {file}: " + ("it is a folder" if file.is_dir() else "there is no such file"))
         if file.suffix not in (*COMPILED, *LINKED):
-            raise UserError(f"{file}: a program's files must end in {', '.join((*COMPILED, *LINKED))}")
+            raise BadOption(f"{file}: a program's files must end in {', '.join((*COMPILED, *LINKED))}")
     return files
 
 
@@ -242,7 +242,7 @@ def _folders(include: Sequence[Path | str]) -> list[Path]:
     folders = [folder for each in include if (folder := Path(each).expanduser().resolve()).is_dir()]
     for folder in folders:
         if "," in str(folder):
-            raise UserError(
+            raise BadOption(
                 f"an include folder must have no comma in its name, as nvcc splits its arguments there, got {folder}"
             )
     return folders
@@ -261,11 +261,11 @@ def _options(flags: Sequence[str], defines: Mapping[str, str] | None, arch: Arch
     """nvcc's options. What the user sets is not set again: nvcc takes -std and the like only once."""
     for flag in flags:
         if re.match(r"-arch|--gpu-|-gencode|--generate-code|-code\b", flag):
-            raise UserError(
+            raise BadOption(
                 f"{flag}: the compute capability must be set by arch (--arch 9.0), not by the compiler's flags"
             )
         if re.match(_OUTPUTS, flag) and not _RELOCATABLE.fullmatch(flag):
-            raise UserError(f"{flag}: the emulator itself chooses what nvcc makes of a file")
+            raise BadOption(f"{flag}: the emulator itself chooses what nvcc makes of a file")
     standard = [] if any(re.match(r"--?std\b", flag) for flag in flags) else ["-std=c++17"]
     # Of the host's code alone: with -O3 its compiler takes half as long again, for code that launches kernels.
     level = [] if any(re.match(r"-O\d|--optimize", flag) for flag in flags) else ["-O1"]
@@ -345,7 +345,7 @@ def _unlinked(error: UserError, source: Path, libraries: Sequence[str]) -> UserE
         said = f"{source}: its __device__ variables must take less than 2 GB together; larger ones need cudaMalloc"
     else:
         return error
-    return UserError(said) if libraries else ToolFailed(said)  # another version of a library may have it
+    return NotCompiled(said) if libraries else ToolFailed(said)  # another version of a library may have it
 
 
 # ---- inline PTX: nvcc copies it unchecked, so ptxas must accept it ---------------------------------------------------

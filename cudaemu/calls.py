@@ -15,7 +15,7 @@ from cudaemu.arguments import is_tensor, kernel_types, parameter_names, source_t
 from cudaemu.build import Build, PtxCheck, compile_host, with_kernels
 from cudaemu.compiler import toolchain
 from cudaemu.compiler.symbols import readable
-from cudaemu.errors import UserError
+from cudaemu.errors import NotCompiled, UserError
 from cudaemu.kernel import Configuration
 from cudaemu.options import DEFAULTS, Options, check_text, check_words
 from cudaemu.process import Ended, Host, ParameterType, runner
@@ -243,7 +243,7 @@ def run_program(
     launches so far even if this raises."""
     if not build.has_main:
         functions = ", ".join(build.exported) or "none with external linkage"
-        raise UserError(
+        raise NotCompiled(
             f"{build.source} must have a main() to be a program. Its functions ({functions}) and kernels can be "
             "called from Python: cudaemu.load"
         )

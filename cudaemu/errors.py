@@ -10,7 +10,15 @@ class UserError(ValueError):
     """Something that the user can fix: the message says what is wrong and what to do. Exit status 2."""
 
 
-class ToolFailed(UserError):
+class BadOption(UserError):
+    """A command line, or an option, that cannot be: nothing was tried."""
+
+
+class NotCompiled(UserError):
+    """A source that does not compile or link."""
+
+
+class ToolFailed(NotCompiled):
     """A tool's error about its input, which repeats as long as the input is the same."""
 
 

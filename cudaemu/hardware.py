@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cudaemu.errors import UserError
+from cudaemu.errors import BadOption, UserError
 
 
 @dataclass(frozen=True, order=True)
@@ -33,7 +33,7 @@ class Arch:
         text = ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
         found = re.fullmatch(r"(\d+)\.?(\d)([af]?)", text, re.ASCII)
         if found is None:
-            raise UserError(f"a compute capability must be written like 8.0, 90 or 9.0a, got '{text}'")
+            raise BadOption(f"a compute capability must be written like 8.0, 90 or 9.0a, got '{text}'")
         return cls(int(found[1]), int(found[2]), found[3])
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ def model(arch: str | Arch) -> Gpu:
     for gpu in GPUS:
         if (gpu.arch.major, gpu.arch.minor) == (wanted.major, wanted.minor):
             return gpu
-    raise UserError(f"the compute capability must be one of {', '.join(str(gpu.arch) for gpu in GPUS)}, got '{arch}'")
+    raise BadOption(f"the compute capability must be one of {', '.join(str(gpu.arch) for gpu in GPUS)}, got '{arch}'")
 
 
 @dataclass(frozen=True)

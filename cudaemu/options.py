@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cudaemu import hardware
-from cudaemu.errors import UserError
+from cudaemu.errors import BadOption
 from cudaemu.hardware import Arch
 from cudaemu.process import HostFinding
 from cudaemu.report import Finding, Trace
@@ -163,8 +163,8 @@ def check_words(name: str, value: object, what: str, *kinds: type) -> None:
             raise _wrong(name, what, word)
 
 
-def _wrong(name: str, wanted: str, value: object) -> UserError:
-    return UserError(f"{name} must be {wanted}, got {value!r}")
+def _wrong(name: str, wanted: str, value: object) -> BadOption:
+    return BadOption(f"{name} must be {wanted}, got {value!r}")
 
 
 def _macros(defines: object) -> Mapping[str, str | int]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cudaemu.errors import UserError
+
 if TYPE_CHECKING:
     from cudaemu.report import Report
 
@@ -27,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--cudaemu"):
         return
-    from cudaemu import UserError, driver
+    from cudaemu import driver
 
     config.stash[_DEVICES], config.stash[_TOLD] = [driver], ["cudaemu: the CUDA driver"]
     try:
@@ -39,8 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
         pass
     except UserError as error:
         config.stash[_TOLD].append(f"cudaemu: not Triton's driver: {error}")
-    for device in config.stash[_DEVICES]:
-        device.use(arch=config.getoption("--cudaemu-arch"))
+    try:
+        for device in config.stash[_DEVICES]:
+            device.use(arch=config.getoption("--cudaemu-arch"))
+    except UserError as error:
+        raise pytest.UsageError(f"--cudaemu: {error}") from error
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -99,9 +99,9 @@ def if_slow(text: str, after: float = 1.0) -> Iterator[None]:
         timer.cancel()
 
 
-def leave(run: Callable[[], int], unusable: int = 2) -> NoReturn:
-    """Exit with the status that `run` returns, or print what it raises and exit with the status for that: `unusable`
-    for a UserError."""
+def leave(run: Callable[[], int], unusable: Callable[[Exception], int] = lambda error: 2) -> NoReturn:
+    """Exit with the status that `run` returns, or print what it raises and exit with the status for that: what
+    `unusable` makes of a UserError, and of output that cannot be written."""
     prepare()
     try:
         try:
@@ -112,7 +112,7 @@ def leave(run: Callable[[], int], unusable: int = 2) -> NoReturn:
         finish()
     except UserError as error:
         complain(error)
-        status = unusable
+        status = unusable(error)
     except CheckFailed as failure:
         say(str(failure))
         status = 1
@@ -128,5 +128,5 @@ def leave(run: Callable[[], int], unusable: int = 2) -> NoReturn:
         abandon()
         where = f" {error.filename}" if error.filename else ""
         say(f"error: cannot write{where}: {error.strerror}")
-        status = unusable
+        status = unusable(error)
     raise SystemExit(status)

@@ -8,6 +8,8 @@ Each kernel becomes a program: an example has its main, a stage gets one of the 
 under each tool. The record is written anew again and again, with what the tools printed: whatever fails, hangs or is
 not reached in time (--budget) leaves the others as they are. `--unbroken` runs the kernels before they were broken,
 too; `--rest` only what sanitizers.json, which has the verdicts without the printed lines, does not know yet.
+
+`--faults` is for the programs of examples/faults/ instead: faults.json, and the table of examples/faults/README.md.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -31,12 +33,39 @@ from threading import Lock
 from typing import Any
 
 from cudaemu.compiler import toolchain
-from docs.hardware import suite
+from docs.hardware import faults, suite
+from docs.hardware.faults import Fault
 from docs.hardware.programs import ROOT, executable, needed
 from docs.hardware.suite import Broken
 
-RECORD = Path(__file__).with_suffix(".json")
-DOCUMENT = ROOT / "docs" / "sanitizers.md"
+Entry = Broken | Fault
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Programs with a defect; their record; the document with the table, and that table's first columns."""
+
+    entries: Callable[[], Sequence[Entry]]
+    record: Path
+    document: Path
+    columns: tuple[str, ...]
+    cells: Callable[[Any], tuple[str, ...]]
+
+
+BROKEN = Collection(
+    suite.suite,
+    Path(__file__).with_suffix(".json"),
+    ROOT / "docs" / "sanitizers.md",
+    ("patch", "what is broken", "the emulator"),
+    lambda broken: (f"[{broken.name}](../examples/broken/{broken.name}.patch)", broken.what, broken.kind),
+)
+FAULTS = Collection(
+    faults.faults,
+    Path(__file__).with_name("faults.json"),
+    faults.FOLDER / "README.md",
+    ("program", "what is wrong", "public", "the emulator"),
+    lambda fault: (f"[{fault.name}]({fault.name}.cu)", fault.what, fault.fields["Public"], fault.said),
+)
 TOOLS = {  # and their options; --racecheck-report all: single hazards, which name copies in flight, and their analysis
     "memcheck": ("--leak-check", "full"),
     "racecheck": ("--racecheck-report", "all"),
@@ -75,27 +104,26 @@ class Program:
     """A program to be built and run: `broken` with its defect, or (name ends with "/unbroken") without."""
 
     name: str
-    broken: Broken
+    broken: Entry
     text: str
 
 
-def unbroken_names(entries: Iterable[Broken]) -> dict[str, str]:
+def unbroken_names(entries: Iterable[Entry]) -> dict[str, str]:
     """The name of the program without the defect, for each entry: one for all that run the same source alike."""
     first: dict[tuple, str] = {}
     return {each.name: first.setdefault((each.source, tuple(each.run)), f"{each.name}/unbroken") for each in entries}
 
 
-def programs(entries: Iterable[Broken], unbroken: bool) -> list[Program]:
+def programs(entries: Iterable[Entry], unbroken: bool) -> list[Program]:
     """Those with a defect, then, once each, those without."""
     entries = list(entries)
     found = [Program(broken.name, broken, broken.text) for broken in entries]
     if unbroken:
         names = unbroken_names(entries)
-        texts = {broken.source: (ROOT / broken.source).read_text() for broken in entries}
         found += [
-            Program(names[broken.name], broken, texts[broken.source])
+            Program(names[broken.name], broken, broken.before)
             for broken in entries
-            if names[broken.name] == f"{broken.name}/unbroken"
+            if names[broken.name] == f"{broken.name}/unbroken" and broken.before is not None
         ]
     return found
 
@@ -109,7 +137,8 @@ def build(program: Program, folder: Path, arch: str) -> Path:
     source.write_text(text)
     original = ROOT / program.broken.source
     wanted = needed(original) if program.broken.is_program else program.broken.kernel(original).stage.min_arch
-    return executable(source, product, wanted, arch, ["-O3", "-lineinfo", *toolchain.define_flags(defines)])
+    flags = ["-O3", "-lineinfo", "-I", str(original.parent), *toolchain.define_flags(defines)]
+    return executable(source, product, wanted, arch, flags)
 
 
 def execute(command: Sequence[object], folder: Path, seconds: float) -> tuple[int | None, str]:
@@ -395,7 +424,7 @@ def cell(result: Mapping[str, Any] | None) -> str:
     return said if said[1:2].isupper() else said[:1].lower() + said[1:]
 
 
-def findings(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> dict[str, dict[str, Any]]:
+def findings(record: Mapping[str, Any] | None, entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
     """{entry: {tool: what it said}} of a record. What a tool also says of the unbroken kernel is no finding."""
     programs, names = record["programs"] if record else {}, unbroken_names(entries)
 
@@ -412,49 +441,52 @@ def findings(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> dic
     }
 
 
-def table(record: Mapping[str, Any] | None, entries: Sequence[Broken]) -> str:
-    """Kernel, how it is broken, what the emulator says of it; and, of a record, what each of the tools says."""
-    tools = TOOLS if record else ()
+def table(record: Mapping[str, Any] | None, entries: Sequence[Entry], of: Collection = BROKEN) -> str:
+    """Program, how it is broken, what the emulator says of it; and what each of the tools says, by a record."""
     found = findings(record, entries)
-    rows = [["patch", "what is broken", "the emulator", *tools], ["---"] * (3 + len(tools))]
-    for broken in entries:
-        results = found[broken.name]
-        path = f"../examples/broken/{broken.name}.patch"
-        cells = [f"[{broken.name}]({path})", broken.what, broken.kind, *(cell(results.get(tool)) for tool in tools)]
-        rows.append(cells)
-    if record:
-        verdicts = [[found[b.name].get(tool, {}).get("verdict") for b in entries] for tool in tools]
-        done = [[v for v in each if v in ("found", "clean", "timeout", ALSO_UNBROKEN)] for each in verdicts]
-        totals = [f"**{each.count('found')} of {len(each)}**" for each in done]
-        rows.append(["**found**", "", f"**{len(entries)} of {len(entries)}**", *totals])
+    rows = [[*of.columns, *TOOLS], ["---"] * (len(of.columns) + len(TOOLS))]
+    rows += [[*of.cells(entry), *(cell(found[entry.name].get(tool)) for tool in TOOLS)] for entry in entries]
+    wrong = [entry for entry in entries if not entry.is_right]
+    verdicts = [[found[entry.name].get(tool, {}).get("verdict") for entry in wrong] for tool in TOOLS]
+    done = [[v for v in each if v in ("found", "clean", "timeout", ALSO_UNBROKEN)] for each in verdicts]
+    totals = [f"**{each.count('found')} of {len(each)}**" if each else VERDICTS["not reached"] for each in done]
+    emulated = f"**{sum(entry.is_found for entry in wrong)} of {len(wrong)}**"
+    rows.append(["**found**", *[""] * (len(of.columns) - 2), emulated, *totals])
+    if right := {entry.name for entry in entries if entry.is_right}:
+        right |= set(unbroken_names(wrong).values())
+        results = [record["programs"].get(name, {}) if record else {} for name in right]
+        said = [[each[tool]["verdict"] for each in results if tool in each] for tool in TOOLS]
+        totals = [f"**{each.count('found')} of {len(each)}**" if each else VERDICTS["not reached"] for each in said]
+        rows.append(["**said of right programs**", *[""] * (len(of.columns) - 2), f"**0 of {len(right)}**", *totals])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     if record:
-        of = record["about"]
-        release = f"CUDA {of['cuda']}, compute-sanitizer {of['sanitizer']}"
-        lines += ["", f"Recorded: {of['gpu']}, driver {of['driver']}, {release}, {of['date']}."]
+        about = record["about"]
+        release = f"CUDA {about['cuda']}, compute-sanitizer {about['sanitizer']}"
+        lines += ["", f"Recorded: {about['gpu']}, driver {about['driver']}, {release}, {about['date']}."]
     return "\n".join(lines)
 
 
 MARKED = re.compile(r"(<!-- sanitizers -->\n).*?(<!-- /sanitizers -->)", re.S)
 
 
-def recorded() -> dict[str, Any] | None:
-    """sanitizers.json, if there is one."""
-    return json.loads(RECORD.read_text()) if RECORD.exists() else None
+def recorded(of: Collection = BROKEN) -> dict[str, Any] | None:
+    """Its record, if there is one."""
+    return json.loads(of.record.read_text()) if of.record.exists() else None
 
 
-def with_table(text: str, record: Mapping[str, Any] | None) -> str:
+def with_table(text: str, record: Mapping[str, Any] | None, of: Collection = BROKEN) -> str:
     """The document with the table in its place."""
-    return MARKED.sub(lambda mark: f"{mark[1]}{table(record, suite.suite())}\n{mark[2]}", text)
+    return MARKED.sub(lambda mark: f"{mark[1]}{table(record, of.entries(), of)}\n{mark[2]}", text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=RECORD, help="where the record goes (default: sanitizers.json)")
-    parser.add_argument("--from", dest="raw", type=Path, help="run nothing: write sanitizers.json and the table of it")
-    parser.add_argument("--table", action="store_true", help="run nothing: write the table of sanitizers.json")
+    parser.add_argument("--faults", action="store_true", help="the programs of examples/faults, and their own record")
+    parser.add_argument("--json", type=Path, help="where the record goes (default: sanitizers.json or faults.json)")
+    parser.add_argument("--from", dest="raw", type=Path, help="run nothing: write that record and the table of it")
+    parser.add_argument("--table", action="store_true", help="run nothing: write the table of the record")
     parser.add_argument("--unbroken", action="store_true", help="run the kernels before they were broken, too")
-    parser.add_argument("--rest", action="store_true", help="run only what sanitizers.json does not know")
+    parser.add_argument("--rest", action="store_true", help="run only what the record does not know")
     parser.add_argument("--only", nargs="*", default=[], help="pieces of names: only those kernels")
     parser.add_argument("--jobs", type=int, default=12, help="programs that run at a time")
     parser.add_argument("--timeout", type=float, default=15, help="seconds for one program under one tool")
@@ -462,18 +494,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", default="native", help="nvcc's -arch")
     parser.add_argument("--sanitizer", help="compute-sanitizer (default: found on the PATH, or beside nvcc)")
     args = parser.parse_args(argv)
+    of = FAULTS if args.faults else BROKEN
+    args.json = args.json or of.record
     if args.raw:
-        record = joined(recorded(), judged(json.loads(args.raw.read_text())))
+        record = joined(recorded(of), judged(json.loads(args.raw.read_text())))
         args.json.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     if args.raw or args.table:
-        DOCUMENT.write_text(with_table(DOCUMENT.read_text(), recorded()))
+        of.document.write_text(with_table(of.document.read_text(), recorded(of), of))
         return 0
     args.sanitizer = args.sanitizer or find_sanitizer()
     if args.sanitizer is None:
         parser.error("no compute-sanitizer found: it is part of the CUDA toolkit")
     args.json = args.json.absolute()
-    entries = [b for b in suite.suite() if not args.only or any(piece in b.name for piece in args.only)]
-    known = ran(recorded()) if args.rest else frozenset()
+    entries = [each for each in of.entries() if not args.only or any(piece in each.name for piece in args.only)]
+    known = ran(recorded(of)) if args.rest else frozenset()
     chosen = [p for p in programs(entries, args.unbroken) if any((p.name, tool) not in known for tool in TOOLS)]
     run = Run(args, about(args.sanitizer))
     tools = options_of(args.sanitizer)

@@ -53,6 +53,8 @@ class Broken:
     arch: str  # "": the oldest that it can
     patch: patches.Patch
 
+    is_right, is_found = False, True
+
     @property
     def is_program(self) -> bool:
         """Whether it has a main of its own."""
@@ -61,7 +63,12 @@ class Broken:
     @cached_property
     def text(self) -> str:
         """The broken source. ValueError if the patch does not apply to today's."""
-        return self.patch.apply((ROOT / self.source).read_text())
+        return self.patch.apply(self.before)
+
+    @property
+    def before(self) -> str:
+        """The source before it was broken."""
+        return (ROOT / self.source).read_text()
 
     @property
     def lines(self) -> set[int]:

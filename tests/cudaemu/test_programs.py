@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import cudaemu
-from cudaemu.__main__ import FINDINGS_STATUS, NOT_RUN_STATUS
+from cudaemu.__main__ import FINDINGS_STATUS, NOT_COMPILED_STATUS, NOT_RUN_STATUS, USAGE_STATUS
 from cudaemu.errors import UserError
 from tests.cudaemu.sources import source
 
@@ -218,35 +218,61 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
 
 @pytest.mark.core(every=3)
 @pytest.mark.parametrize(
-    ("options", "text", "said"),
+    ("options", "text", "status", "said"),
     [
-        ((), "int main() { return nothing; }", r"error: identifier \"nothing\" is undefined"),
-        (("--arch", "7.0"), "int main() {}", "compute capability must .*'7.0'"),
-        (("--flags=-arch=sm_90",), "int main() {}", "-arch=sm_90: .*--arch"),
-        ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', r"must have a main\(\)"),
-        ((), "void elsewhere();\nint main() { elsewhere(); }", r"uses elsewhere\(\) \(wrong\.cu:2\)"),
+        ((), "int main() { return nothing; }", NOT_COMPILED_STATUS, r"error: identifier \"nothing\" is undefined"),
+        (("--arch", "7.0"), "int main() {}", USAGE_STATUS, "compute capability must .*'7.0'"),
+        (("--flags=-arch=sm_90",), "int main() {}", USAGE_STATUS, "-arch=sm_90: .*--arch"),
+        ((), '__global__ void k() {}\nextern "C" int f() { return 1; }', NOT_COMPILED_STATUS, r"must have a main\(\)"),
+        (
+            (),
+            "void elsewhere();\nint main() { elsewhere(); }",
+            NOT_COMPILED_STATUS,
+            r"uses elsewhere\(\) \(wrong\.cu:2\)",
+        ),
         (
             (),
             "int main() {\n  cudaIpcMemHandle_t h;\n  return cudaIpcGetMemHandle(&h, nullptr);\n}",
+            NOT_COMPILED_STATUS,
             r"calls cudaIpcGetMemHandle \(wrong\.cu:3\).*does not have: leave the call out \(#ifndef __EMULATOR__\)",
         ),
         (
             (),
             "__device__ char big[4ull << 30];\n__global__ void k() { big[0] = 1; }\nint main() { k<<<1, 1>>>(); }",
+            NOT_COMPILED_STATUS,
             "__device__ variables must .*2 GB",
         ),
-        (("--flags=-x c++",), "int main() {}", "error: -x.*nvcc"),
-        (("--flags=-E",), "int main() {}", "error: -E.*nvcc"),
-        (("--threads", "0"), "int main() {}", "threads must be a whole number"),
-        (("--nonsense",), "int main() {}", "--help"),
+        (("--flags=-x c++",), "int main() {}", USAGE_STATUS, "error: -x.*nvcc"),
+        (("--flags=-E",), "int main() {}", USAGE_STATUS, "error: -E.*nvcc"),
+        (("--threads", "0"), "int main() {}", USAGE_STATUS, "threads must be a whole number"),
+        (("--nonsense",), "int main() {}", USAGE_STATUS, "--help"),
+        (("--error-exitcode", "0"), "int main() {}", USAGE_STATUS, "must be a number from 1 to 255, got '0'"),
+        (
+            ("--arch", "10.0"),
+            '__global__ void k() { asm("clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes'
+            '.b128 [%0], [%0];" ::"r"(16)); }\n'
+            "int main() { k<<<1, 1>>>(); }",
+            NOT_RUN_STATUS,
+            "the emulator cannot execute",
+        ),
     ],
 )
-def test_what_cannot_be_run_is_explained(options, text, said, tmp_path):
+def test_what_cannot_be_run_is_explained(options, text, status, said, tmp_path):
     path = tmp_path / "wrong.cu"
     path.write_text(text + "\n")
     done = command(path, options=options)
-    assert done.returncode == NOT_RUN_STATUS and re.search(said.replace('\\"', '"'), done.stderr), done.stderr
+    assert done.returncode == status and re.search(said.replace('\\"', '"'), done.stderr), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.full
+def test_an_exit_status_of_ones_own_for_findings():
+    path = source(TROUBLE, "trouble")
+    assert command("--error-exitcode", 7, path, 3).returncode == 7
+    assert command("--error-exitcode", 7, path, 0).returncode == 0
+    assert command("--error-exitcode", 7, path.with_name("nothing.cu")).returncode == USAGE_STATUS
+    nowhere = os.environ | {"CUDA_HOME": "/nowhere", "CUDAEMU_CACHE": "/proc/nowhere"}
+    assert command(path, 0, env=nowhere).returncode == NOT_RUN_STATUS
 
 
 def test_the_cache_has_a_door(tmp_path):
@@ -928,4 +954,4 @@ def test_findings_as_other_programs_read_them(tmp_path):
     assert record["version"] == "2.1.0" and result["ruleId"] == "out-of-bounds-global"
     assert place["region"]["startLine"] == int(found[1]) and place["artifactLocation"]["uri"].endswith(".cu")
     assert [rule["id"] for rule in record["runs"][0]["tool"]["driver"]["rules"]] == ["out-of-bounds-global"]
-    assert command("--output", written, path, 0).returncode == NOT_RUN_STATUS
+    assert command("--output", written, path, 0).returncode == USAGE_STATUS

@@ -3,6 +3,10 @@ fault."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,6 +17,7 @@ from cudaemu import triton as device  # noqa: E402
 from tests.cudaemu import triton_faults as faults  # noqa: E402
 
 NAMES = [kernel.__name__ for kernel in faults.KERNELS]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +100,39 @@ def test_wrong_options():
         device.use(tune="some")
     with pytest.raises(UserError, match="flags is an option for CUDA sources"):
         device.use(flags=["-O1"])
+
+
+CANNOT_COMPILE = """
+import torch, triton, triton.language as tl
+@triton.jit
+def fill(x, n: tl.constexpr):
+    tl.store(x + tl.arange(0, n), nothing_of_this_name)
+fill[(1,)](torch.zeros(32, device="cuda"), 32)
+"""
+
+
+@pytest.mark.full
+def test_exit_statuses_of_the_command(tmp_path):
+    """The script's own; 97 if a kernel does not compile; 96 if the command is wrong."""
+    script = tmp_path / "script.py"
+    for text, options, status in (
+        ("raise SystemExit(5)", [], 5),
+        ("raise ValueError('no')", [], 1),
+        (CANNOT_COMPILE, [], 97),
+        ("", ["--arch", "7.0"], 96),
+        ("", ["--error-exitcode", "0"], 96),
+    ):
+        script.write_text(text)
+        words = [sys.executable, "-m", "cudaemu", "triton", *options, str(script)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+
+
+@pytest.mark.full
+def test_pytest_refuses_a_wrong_option_as_one(tmp_path):
+    """By its own exit status for that, 4."""
+    words = ["-p", "cudaemu.pytest_plugin", "--cudaemu", "--cudaemu-arch", "7.0", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4 and "the compute capability must be one of" in done.stderr
