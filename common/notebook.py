@@ -29,6 +29,7 @@ from common import accuracy, counts, course
 from common.figures import accesses, attention_tiles, triton_code
 from common.figures.draw import Beside, Picture
 from common.measure import shared_loads
+from common.packages import has_triton
 from common.practice import exercises, folder
 from common.practice.drills import sheets
 from common.practice.drills.question import COUNT, questions
@@ -602,6 +603,11 @@ def limits() -> Markdown:
 NOTEBOOKS = ROOT / "notebooks"
 
 
+def needs_triton(path: Path) -> bool:
+    """Whether a notebook is one of those about Triton."""
+    return path.stem[0] == "t"
+
+
 def execute(path: Path, timeout: int = 600) -> NotebookNode:
     """The notebook, run from its first cell in a fresh kernel, without what differs from machine to machine.
 
@@ -635,6 +641,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"a name must be one of {', '.join(names)}, got '{name}'")
     engine.library()  # built now if need be: its output does not belong in a notebook
     for path in [NOTEBOOKS / f"{name}.ipynb" for name in chosen or names]:
+        if needs_triton(path) and not has_triton():
+            print(f"{path.name}: left as it is: pip install triton (docs/triton.md)", flush=True)
+            continue
         started = time.monotonic()
         nbformat.write(execute(path), path)
         print(f"{path.name}: {time.monotonic() - started:.0f} s, {path.stat().st_size / 1024:.0f} KB", flush=True)

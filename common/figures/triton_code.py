@@ -45,10 +45,20 @@ def device(arch: str, **options: Any) -> Iterator[list[cudaemu.Report]]:
         triton.stop()
 
 
-def run(launch: Callable[..., Any], *tensors: Tensor, arch: str, trace: bool = False, **options: Any) -> Ran:
+def run(
+    launch: Callable[..., Any],
+    *tensors: Tensor,
+    arch: str,
+    trace: bool = False,
+    events: bool = False,
+    **options: Any,
+) -> Ran:
     """Call `launch`, which returns what Triton compiled, with the emulator as Triton's device. `trace`: what the first
-    block accesses is recorded. CheckFailed if the sanitizer finds something."""
-    with device(arch, trace=cudaemu.Trace(blocks=range(1)) if trace else None) as reports:
+    block accesses is recorded; `events`: when its warps ran, waited and multiplied. CheckFailed if the sanitizer finds
+    something."""
+    traced = cudaemu.Trace(blocks=range(1)) if trace else None
+    recorded = cudaemu.Events(blocks=range(1)) if events else None
+    with device(arch, trace=traced, events=recorded) as reports:
         ttgir = launch(*tensors, **options).asm["ttgir"]
         (report,) = reports
     report.raise_if_findings()
@@ -60,14 +70,13 @@ def layouts(ran: Ran) -> dict[str, str]:
     return dict(re.findall(r"^(#\w+) = #\w+\.(\w+<\{.*\}>)$", ran.ttgir, re.M))
 
 
-def buffers(ran: Ran) -> dict[str, tuple[tuple[int, ...], str]]:
-    """What it keeps in shared memory for the variables of the kernel: name -> (shape, layout); the first axis of a ring
-    counts its stages."""
-    found = {}
+def buffers(ran: Ran) -> list[tuple[str, tuple[int, ...], str]]:
+    """What it keeps in shared memory, in the order of its code: (variable of the source, shape, layout). The first of
+    three axes counts the stages of a ring."""
+    named = layouts(ran)
     pattern = r"%([a-zA-Z]\w*?)(?:_\d+)? = ttg\.local_alloc .*?!ttg\.memdesc<([\dx]+)x[a-z]+\d+, (#\w+), #smem"
-    for name, shape, layout in re.findall(pattern, ran.ttgir):
-        found.setdefault(name, (tuple(map(int, shape.split("x"))), layouts(ran)[layout]))
-    return found
+    found = re.findall(pattern, ran.ttgir)
+    return [(name, tuple(map(int, shape.split("x"))), named[layout]) for name, shape, layout in found]
 
 
 def bases(layout: str, shape: Sequence[int]) -> list[tuple[int, ...]]:
