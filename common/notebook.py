@@ -17,17 +17,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from IPython.display import Markdown, display
 
 import cudaemu
 from common import accuracy, counts, course
-from common.figures import accesses, attention_tiles
+from common.figures import accesses, attention_tiles, triton_code
 from common.figures.draw import Beside, Picture
 from common.measure import shared_loads
+from common.packages import has_triton
 from common.practice import exercises, folder
 from common.practice.drills import sheets
 from common.practice.drills.question import COUNT, questions
@@ -39,7 +41,7 @@ from common.stage import Kernel, Stage
 from common.verbs import timeline as timelines
 from cudaemu import Trace, build, engine
 from cudaemu.compiler import sass, toolchain
-from cudaemu.errors import UserError, pick
+from cudaemu.errors import CheckFailed, UserError, pick
 from cudaemu.hardware import GPUS, Arch
 
 if TYPE_CHECKING:
@@ -71,13 +73,14 @@ def _fence(text: str, language: str, caption: str = "", fold: str = "") -> Markd
     return Folded(block, fold) if fold else Markdown(block)
 
 
-def _source(stage: Stage, first: int, last: int, fold: str) -> Markdown:
-    """Lines first to last (from 1) of kernel.cu, below their place in the file."""
-    lines = stage.source.read_text(encoding="utf-8").splitlines()[first - 1 : last]
+def _source(path: Path, first: int, last: int, fold: str) -> Markdown:
+    """Lines first to last (from 1) of a source, below their place in the file."""
+    lines = path.read_text(encoding="utf-8").splitlines()[first - 1 : last]
     indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip() and not line.startswith("#"))
     text = "\n".join(line if line.startswith("#") else line[indent:] for line in lines)
     where = f"line {first}" if first == last else f"lines {first}–{last}"
-    return _fence(text, "cpp", f"`{stage.source.relative_to(ROOT)}`, {where}:", fold)
+    language = "python" if path.suffix == ".py" else "cpp"
+    return _fence(text, language, f"`{path.relative_to(ROOT)}`, {where}:", fold)
 
 
 def header(stage: Stage, *, fold: str = "") -> Markdown:
@@ -107,15 +110,17 @@ def phase(stage: Stage, number: int, last: int | None = None, *, fold: str = "")
     while not body[-1].strip() or (body[-1].strip() == "}" and "".join(body).count("}") > "".join(body).count("{")):
         del body[-1]  # blank lines, and the end of a block that began in an earlier phase
     end = marks[number] + len(body)
-    return _source(stage, marks[number], end - 1, fold)
+    return _source(stage.source, marks[number], end - 1, fold)
 
 
-def quote(stage: Stage, start: str, end: str | None = None, *, fold: str = "") -> Markdown:
-    """The lines of kernel.cu from the first with `start` in it to the next with `end` (default: only that one).
+def quote(stage: Stage | Path, start: str, end: str | None = None, *, fold: str = "") -> Markdown:
+    """The lines of kernel.cu, or of another source of the course, from the first with `start` in it to the next with
+    `end` (default: only that one).
 
     An `end` that begins with a newline is looked for at the beginning of lines. `fold`: the quote is folded away below
     these words. UserError if there are no such lines."""
-    lines = stage.source.read_text(encoding="utf-8").splitlines()
+    source = stage.source if isinstance(stage, Stage) else stage
+    lines = source.read_text(encoding="utf-8").splitlines()
     first = next((n for n, line in enumerate(lines, 1) if start in line), None)
     last = (
         first
@@ -123,8 +128,8 @@ def quote(stage: Stage, start: str, end: str | None = None, *, fold: str = "") -
         else next((n for n, line in enumerate(lines, 1) if n >= (first or 0) and end in f"\n{line}"), None)
     )
     if first is None or last is None:
-        raise UserError(f"{stage.source} has no line with {start!r}" + (f" before one with {end!r}" if end else ""))
-    return _source(stage, first, last, fold)
+        raise UserError(f"{source} has no line with {start!r}" + (f" before one with {end!r}" if end else ""))
+    return _source(source, first, last, fold)
 
 
 def diff(stage: Stage, context: int = 2, *, fold: str = "") -> Markdown:
@@ -143,16 +148,25 @@ def table(head: Sequence[str], body: Sequence[Sequence[object]]) -> Markdown:
     return Markdown("\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in body]))
 
 
-def counters(compared: Sequence[Kernel | Stage], shape: Sequence[int], names: Sequence[str] = ()) -> Markdown:
+def counters(
+    compared: Sequence[Kernel | Stage | tuple[str, Report]], shape: Sequence[int], names: Sequence[str] = ()
+) -> Markdown:
     """Counters of kernels side by side, as the emulator counts them at `shape` of the last; of two also how each moved.
 
-    `names`: counters and derived figures of common.counts; default: what the last stage is about, and all derived.
+    A label with a report stands for a run that has been made. `names`: counters and derived figures of common.counts;
+    default: what the last stage is about, and all derived.
     """
     chosen = [each.kernel() if isinstance(each, Stage) else each for each in compared]
-    spec, shape = chosen[-1].stage.spec, tuple(shape)
-    shapes = [kernel.stage.spec.like(spec, shape) for kernel in chosen]
-    counted = [counts.emulate(kernel, each).counters.flat() for kernel, each in zip(chosen, shapes)]
-    about = chosen[-1].stage.counters
+    last, shape = [each for each in chosen if isinstance(each, Kernel)][-1].stage, tuple(shape)
+    spec, about = last.spec, last.counters
+    labels, counted = [], []
+    for each in chosen:
+        if isinstance(each, Kernel):
+            label, report = each.label, counts.emulate(each, each.stage.spec.like(spec, shape))
+        else:
+            label, report = each
+        labels.append(label)
+        counted.append(report.counters.flat())
     found = {name: values for name, values, _ in counts.rows(counted, about)}
     names = names or [name for name in found if name in about or name in counts.DERIVED]
     body = [
@@ -167,7 +181,7 @@ def counters(compared: Sequence[Kernel | Stage], shape: Sequence[int], names: Se
     return table(
         [
             spec.format(shape),
-            *(kernel.label for kernel in chosen),
+            *labels,
             *(["change"] if len(chosen) == 2 else []),
         ],
         body,
@@ -322,6 +336,39 @@ def exercise(
         report = cudaemu.run(source, "launch", list(arguments.values()), names=list(arguments), arch=arch)
     except UserError as error:
         return _fence(str(error).replace(f"{source.parent}{os.sep}", ""), "text", "**Does not run.**")
+    return _judged(report, expected, goals or {}, arguments)
+
+
+def triton_exercise(
+    code: str,
+    expected: Mapping[str, Tensor],
+    goals: Mapping[str, int] | None = None,
+    *,
+    arch: str = "9.0",
+    **arguments: Tensor | int | float,
+) -> Markdown:
+    """`exercise` in Triton: `code` is a Python file with a function `launch`, which is called with the arguments."""
+    source = accesses.write(code, "yours.py")
+    names: dict[str, Any] = {"__name__": "yours"}
+    try:
+        with triton_code.device(arch) as reports, suppress(CheckFailed):  # the report says it
+            exec(compile(code, str(source), "exec"), names)
+            names["launch"](**arguments)
+    except Exception as error:  # of Triton's compiler, or of the code
+        said = "\n".join(filter(None, (str(error), str(error.__cause__ or ""))))
+        return _fence(said.replace(f"{source.parent}{os.sep}", ""), "text", "**Does not run.**")
+    from cudaemu.triton import joined
+
+    return _judged(joined(reports), expected, goals or {}, arguments)
+
+
+def _judged(
+    report: Report,
+    expected: Mapping[str, Tensor],
+    goals: Mapping[str, int],
+    arguments: Mapping[str, Tensor | int | float],
+) -> Markdown:
+    """What a reader is told of a run: what is wrong, or that all is right."""
     said = []
     for name, want in expected.items():
         got = cast("Tensor", arguments[name])
@@ -332,9 +379,9 @@ def exercise(
     if report.findings or report.status:
         said.append(_fence(_short(str(report)), "text", "**Breaks a rule:**").data)
     if not said:
-        missed = any(report.counters[name] > most for name, most in (goals or {}).items())
+        missed = any(report.counters[name] > most for name, most in goals.items())
         said = ["**Right**, and no rule broken" + (", **but not done: a goal is missed.**" if missed else ".")]
-        for name, most in (goals or {}).items():
+        for name, most in goals.items():
             count = report.counters[name]
             said.append(f"`{name}`: {count:,}, " + (f"goal: {most:,}" if count > most else "the goal is met."))
     return Markdown("\n\n".join(said))
@@ -556,6 +603,11 @@ def limits() -> Markdown:
 NOTEBOOKS = ROOT / "notebooks"
 
 
+def needs_triton(path: Path) -> bool:
+    """Whether a notebook is one of those about Triton."""
+    return path.stem[0] == "t"
+
+
 def execute(path: Path, timeout: int = 600) -> NotebookNode:
     """The notebook, run from its first cell in a fresh kernel, without what differs from machine to machine.
 
@@ -589,6 +641,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"a name must be one of {', '.join(names)}, got '{name}'")
     engine.library()  # built now if need be: its output does not belong in a notebook
     for path in [NOTEBOOKS / f"{name}.ipynb" for name in chosen or names]:
+        if needs_triton(path) and not has_triton():
+            print(f"{path.name}: left as it is: pip install triton (docs/triton.md)", flush=True)
+            continue
         started = time.monotonic()
         nbformat.write(execute(path), path)
         print(f"{path.name}: {time.monotonic() - started:.0f} s, {path.stat().st_size / 1024:.0f} KB", flush=True)

@@ -14,6 +14,7 @@ import torch
 
 import kernels
 from common import course, notebook
+from common.packages import has_triton
 from common.practice import exercises
 from tests.tiers import core
 
@@ -36,9 +37,10 @@ def quotes(book) -> dict[str, list[str]]:
 
 
 def test_there_is_one_per_stage():
-    """What comes before the stages, in the order in which it is read; then a notebook for each of them."""
-    before = ["00_start_here", "00_the_machine"]
-    assert [path.stem for path in PATHS] == [*before, *(stage.name for stage in kernels.ladder())]
+    """What comes before the stages, in the order in which it is read; a notebook for each of them; two on Triton."""
+    before, after = ["00_start_here", "00_the_machine"], ["t1_triton_matmul", "t2_triton_attention"]
+    assert [path.stem for path in PATHS] == [*before, *(stage.name for stage in kernels.ladder()), *after]
+    assert [path.stem for path in PATHS if notebook.needs_triton(path)] == after
 
 
 CORE = ("00_start_here",)
@@ -48,6 +50,8 @@ CORE = ("00_start_here",)
     "path", core(PATHS, lambda path: path.stem if path.stem in CORE else None), ids=lambda path: path.stem
 )
 def test_runs_quickly_and_its_quotes_are_current(path: Path):
+    if notebook.needs_triton(path) and not has_triton():
+        pytest.skip("Triton is not installed: pip install triton (a gigabyte)")
     for _ in range(2):  # the second run, if need be, finds what it compiles in the cache
         started = sum(os.times()[:4])  # of processors, for this process and those it has waited for
         fresh = notebook.execute(path)  # raises if a cell fails
@@ -146,6 +150,24 @@ SOLUTIONS = {  # notebook, cell -> what a reader has to change
         ("expected = 0", "expected = sizeof(ring[0])"),
         ("parity = 0", "parity = slice / 2 % 2"),
     ],
+    ("t1_triton_matmul", "exercise-bias-code"): [
+        ("# your lines", "acc = tl.maximum(acc + tl.load(bias + n, mask=n < N, other=0.0), 0.0)"),
+    ],
+    ("t1_triton_matmul", "exercise-mask-code"): [("mask=n < N", "mask=(k[:, None] < K) & (n < N)")],
+    ("t1_triton_matmul", "exercise-pitch-code"): [
+        ("C, M, N, K, BLOCK: tl.constexpr", "C, M, N: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr")
+    ],
+    ("t2_triton_attention", "exercise-online-code"): [
+        (
+            "m, total = 0.0, total + tl.sum(tl.exp(x), 0)  # your lines",
+            "new = tl.maximum(m, tl.max(x, 0)); m, total = new, total * tl.exp(m - new) + tl.sum(tl.exp(x - new), 0)",
+        )
+    ],
+    ("t2_triton_attention", "exercise-sums-code"): [
+        ("tl.zeros((BLOCK,), tl.float32)", "tl.zeros((BLOCK, BLOCK), tl.float32)"),
+        ("total += tl.sum(p, 1)", "total += p"),
+        ("tl.store(Sums + row, total)", "tl.store(Sums + row, tl.sum(total, 1))"),
+    ],
 }
 
 
@@ -153,6 +175,8 @@ SOLUTIONS = {  # notebook, cell -> what a reader has to change
 @pytest.mark.parametrize("place", SOLUTIONS, ids=lambda place: place[1])
 def test_an_exercise_is_open_until_it_is_solved(place):
     name, cell = place
+    if name.startswith("t") and not has_triton():
+        pytest.skip("Triton is not installed: pip install triton (a gigabyte)")
     book = nbformat.read(notebook.NOTEBOOKS / f"{name}.ipynb", as_version=4)
     source = next(each.source for each in book.cells if each.id == cell)
     assert "**Right**" not in _judged(source)

@@ -192,25 +192,39 @@ def keys(maps: Mapping[str, tuple[int, Key]], rows: int = 16, takeaway: str = ""
 
     Below each map the wavefronts that 8 rows of one column of chunks take, at worst, wherever they begin.
     """
+    row = np.arange(rows + 8)[:, None]
+    return _groups_of_chunks(
+        {title: row * size // CHUNK + (np.arange(size // CHUNK) ^ key(row)) for title, (size, key) in maps.items()},
+        rows,
+        takeaway,
+    )
+
+
+def executed(tiles: Mapping[str, np.ndarray], rows: int = 16, takeaway: str = "") -> Picture:
+    """The same for tiles whose chunks a kernel has copied: tiles[title][row, chunk] is where it put them, in bytes."""
+    return _groups_of_chunks({title: offsets // CHUNK for title, offsets in tiles.items()}, rows, takeaway)
+
+
+def _groups_of_chunks(tiles: Mapping[str, np.ndarray], rows: int, takeaway: str) -> Picture:
+    """tiles[title][row, chunk] is the number of the chunk's place."""
     with styled():
-        wide = [size // CHUNK for size, _ in maps.values()]
+        wide = [places.shape[1] for places in tiles.values()]
         unit = min(0.34, 8.2 / sum(wide))
-        figure = picture(2.0 + unit * sum(wide) + 0.65 * len(maps), 1.1 + 0.22 * rows, takeaway)
-        panels = figure.subplots(1, len(maps), width_ratios=[max(count, 3) for count in wide], squeeze=False)[0]
-        for axes, (title, (size, key)), chunks in zip(panels, maps.items(), wide):
-            row, chunk = np.mgrid[0 : rows + 8, 0:chunks]
-            group = (row * size // CHUNK + (chunk ^ key(row))) % GROUPS
+        figure = picture(2.0 + unit * sum(wide) + 0.65 * len(tiles), 1.1 + 0.22 * rows, takeaway)
+        panels = figure.subplots(1, len(tiles), width_ratios=[max(count, 3) for count in wide], squeeze=False)[0]
+        for axes, (title, places), chunks in zip(panels, tiles.items(), wide):
+            group = places % GROUPS
             windows = np.lib.stride_tricks.sliding_window_view(group, 8, axis=0).reshape(-1, 8)
             worst = max(np.bincount(window).max() for window in windows)
-            group = group[:rows]
+            row, chunk = np.mgrid[0:rows, 0:chunks]
             rectangles(
                 axes,
-                chunk[:rows].ravel(),
-                row[:rows].ravel(),
+                chunk.ravel(),
+                row.ravel(),
                 1,
                 1,
-                [HUES[g] for g in group.ravel()],
-                [str(g) for g in group.ravel()],
+                [HUES[g] for g in group[:rows].ravel()],
+                [str(g) for g in group[:rows].ravel()],
                 inch=(unit, 0.22),
             )
             axes.add_patch(Rectangle((1, 4), 1, 8, fill=False, edgecolor=INK, linewidth=1.8, zorder=5))

@@ -189,3 +189,26 @@ def fused_table(only: Only = ANY) -> str:
         return NOTHING
     said = f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"
     return markdown(*fused_cells(run)) + f"\n\n{said}, {run['date'][:10]}, [{run['file']}]."
+
+
+def triton_cells(run: Run, problem: str) -> tuple[list[str], list[list[str]]]:
+    """Of a run of measure/beside_triton.py, a row per size of a problem: what each kernel takes, beside torch's."""
+    sizes: dict[int, dict[str, float]] = {}
+    for row in run["rows"]:
+        if row["problem"] == problem:
+            sizes.setdefault(row["size"], {})[row["name"]] = row["ms"]["median"] * 1e3
+    names = list(dict.fromkeys(name for us in sizes.values() for name in us))
+    body = [[str(size), *(f"{us[name]:,.1f} µs" for name in names)] for size, us in sizes.items()]
+    return [problem, *names], body
+
+
+@table("triton")
+def triton_table(problem: str, only: Only = ANY) -> str:
+    """Triton's kernels of examples/triton beside ours and torch's: "product" or "attention", of the newest run of
+    measure/beside_triton.py."""
+    run = newest("triton", only)
+    if run is None:
+        return NOTHING
+    said = f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"
+    said += f", Triton {run['triton']}, {run['date'][:10]}, [{run['file']}]."
+    return markdown(*triton_cells(run, problem)) + f"\n\n{said}"

@@ -26,7 +26,7 @@ Run = dict[str, Any]  # what _HEAD names, and more
 Row = dict[str, Any]  # what _ROW names for the run's kind, and more
 Settings = tuple[tuple[str, int], ...]  # name and value, sorted, none of them 0
 Case = tuple[str, str, Settings, str]  # part, dtype, settings, size
-KINDS = ("bench", "ceiling", "first_kernels", "fused", "profile", "timeline")
+KINDS = ("bench", "ceiling", "first_kernels", "fused", "profile", "timeline", "triton")
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
 _CASE = {"part": str, "problem": str, "dtype": str, "shape": dict, "size": str, "settings": dict}
@@ -37,6 +37,7 @@ _ROW: dict[str, dict[str, Any]] = {
     "fused": {"name": str, "size": int, "ms": dict, "clock": dict},
     "profile": {"name": str, **_CASE, "counters": dict, "metrics": dict},
     "timeline": {"name": str, **_CASE, "group": int, "event": str, "numbers": list, "begin": list, "end": list},
+    "triton": {"problem": str, "name": str, "size": int, "ms": dict, "clock": dict},
 }
 
 

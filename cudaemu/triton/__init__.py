@@ -122,9 +122,11 @@ class _Blas:
 
 
 def _forget_kernels() -> None:
-    """Kernels that were compiled for another device, or would be launched on one."""
+    """Kernels that were compiled for another device, or would be launched on one, and how much shared memory it has."""
+    from triton.compiler.compiler import max_shared_mem
     from triton.runtime.jit import _triton_jit_function_registry
 
+    max_shared_mem.cache_clear()
     for function in list(_triton_jit_function_registry.values()):
         if isinstance(function, JITFunction):
             function.device_caches.clear()

@@ -95,6 +95,19 @@ def test_what_torch_has_written_is_set():
 
 
 @pytest.mark.full
+def test_a_gpu_after_another_has_its_own_shared_memory():
+    """Of the first Triton remembers how much there is."""
+    from examples.triton.matmul import matmul
+
+    a, b, c = torch.ones(128, 64).half(), torch.ones(64, 256).half(), torch.empty(128, 256).half()
+    for arch, options in (("8.0", {"block_k": 32}), ("9.0", {"block_k": 64})):
+        device.use(arch=arch)
+        matmul(a, b, c, **options)
+        assert (c == 64).all()
+    assert device.reports[-1].launches[0].shared > 164 << 10 > device.reports[-2].launches[0].shared
+
+
+@pytest.mark.full
 def test_wrong_options():
     with pytest.raises(UserError, match="tune must be"):
         device.use(tune="some")

@@ -146,6 +146,16 @@ def test_warps_are_those_of_the_machine():
         assert out.tolist() == list(question.parts.values()), question
 
 
+def test_bases_give_the_element_by_xor():
+    for question in asked("bases"):
+        *bases, place = [tuple(map(int, each)) for each in re.findall(r"\((\d+), (\d+)\)", question.text)]
+        offset, found = question.parts["offset"] // 2, (0, 0)
+        for bit, (row, column) in enumerate(bases):
+            if offset >> bit & 1:
+                found = found[0] ^ row, found[1] ^ column
+        assert found == place and offset < 1 << len(bases), question
+
+
 # ---- fragments ----
 
 

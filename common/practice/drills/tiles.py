@@ -99,3 +99,27 @@ def _swizzles(chance: random.Random) -> Question:
         f"{chunk} ^ {row // per_line % most} = {number}; {row} · {row_bytes} + {number} · 16 = {offset:,}.",
         figure=lambda: swizzle.explore(width=width, swizzle=True, column=chunk * 8),
     )
+
+
+@drill("bases", "where an element lies, by the bases of a linear layout", "senior")
+def _bases(chance: random.Random) -> Question:
+    width, rows = _chunks_of(chance) // 2, 32
+    row, column = chance.randrange(1, rows), chance.randrange(0, width, 8)
+
+    def offset(row: int, column: int) -> int:
+        """In elements; it is its own XOR: what lies at the offsets of several bits is the XOR of their places."""
+        return int(layout.tile_offset(np.array(row), np.array(column), width=width, element=2, xor=True)) // 2
+
+    places = {offset(row, column): (row, column) for row in range(rows) for column in range(width)}
+    bases = [places[1 << bit] for bit in range((rows * width).bit_length() - 1)]
+    lies = offset(row, column)
+    bits = [bit for bit in range(len(bases)) if lies >> bit & 1]
+    return Question(
+        f"A tile of {rows} × {width} numbers of 2 bytes lies in shared memory in a linear layout, as Triton's compiler "
+        f"has them. The bases (row, column) of the bits of an offset in elements, from bit 0 on: "
+        f"{', '.join(map(str, bases))}. At which byte offset is element ({row}, {column})?",
+        {"offset": 2 * lies},
+        f"The bits of the offset are those whose bases give ({row}, {column}) by XOR: "
+        f"{', '.join(f'{bit} {bases[bit]}' for bit in bits)}. {lies:,} elements, {2 * lies:,} bytes.",
+        figure=lambda: swizzle.explore(width=width, swizzle=True, column=column),
+    )
