@@ -3,7 +3,7 @@
 From then on Triton compiles for the emulated GPU, and `kernel[grid](...)` runs on CPU tensors, with counters and the
 sanitizer. A device "cuda" is the CPU (torch_cuda.py). `reports` has a `Report` for each launch, `report()` one of all
 of them. `use(arch="8.0")` chooses another GPU, `use(sanitize=False)` other options, and `stop()` gives Triton and torch
-back what they had.
+back what they had. `torch.utils.cpp_extension` compiles extensions for the emulator, too (torch_extensions.py).
 
 The command `cudaemu triton script.py` runs a script that knows nothing of this.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils.cpp_extension
 import triton
 import triton.testing
 from triton._C.libtriton import nvidia
@@ -22,6 +23,7 @@ from triton.runtime.autotuner import Autotuner, Config
 from triton.runtime.driver import driver as triton_driver
 from triton.runtime.jit import JITFunction
 
+from cudaemu import torch_extensions
 from cudaemu.errors import UserError
 from cudaemu.options import COMPILING, Options
 from cudaemu.report import Report, joined
@@ -64,6 +66,10 @@ class _Activation:
         self._put(triton.testing, "do_bench_cudagraph", _once)
         self._put(triton.testing.Mark, "run", _no_benchmark)
         self._put(nvidia.cublas, "CublasLt", _Blas)
+        self._put(torch.utils.cpp_extension, "load", torch_extensions.load)
+        self._put(torch.utils.cpp_extension, "load_inline", torch_extensions.load_inline)
+        self._put(torch_extensions, "options", self.device.options)
+        self._put(torch_extensions, "reports", reports)
         _forget_kernels()
 
     def stop(self) -> None:

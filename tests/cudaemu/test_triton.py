@@ -87,6 +87,22 @@ def test_cuda_is_the_cpu():
 
 
 @pytest.mark.full
+def test_torchs_extensions_are_compiled_for_the_emulator():
+    from torch.utils import cpp_extension
+
+    cuda = """__global__ void twice_kernel(float *x) { x[threadIdx.x] *= 2; }
+    void twice(torch::Tensor x) { twice_kernel<<<1, x.numel()>>>(x.data_ptr<float>()); }"""
+    module = cpp_extension.load_inline("extension", "void twice(torch::Tensor x);", cuda, functions=["twice"])
+    x = torch.ones(64, device="cuda")
+    module.twice(x)
+    assert torch.equal(x, torch.full((64,), 2.0)) and [each.kernel for each in device.report().launches] == [
+        "twice_kernel"
+    ]
+    device.stop()
+    assert cpp_extension.load_inline.__module__ == "torch.utils.cpp_extension"
+
+
+@pytest.mark.full
 def test_what_torch_has_written_is_set():
     x = torch.empty(1000)
     x[:] = 1
