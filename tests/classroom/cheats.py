@@ -336,8 +336,8 @@ _VERDICT = """static void verdict() {
 """
 CHEATS |= {
     # The families of gpu-mode/reference-kernels #102, #104 and #162, gpu-mode/pygpubench #7, #15 and #23 (exploits/),
-    # ScalingIntelligence/KernelBench #82, tensara #238, and Wafer's field guide (2026-03), as launchers can have them. Work in a stream of one's own hides from a
-    # clock; here no time is graded, and the kernel has done it.
+    # ScalingIntelligence/KernelBench #82, tensara #238, and Wafer's field guide (2026-03), as launchers can have them.
+    # Work in a stream of one's own hides from a clock; here no time is graded, and the kernel has done it.
     "a-thread-that-goes-on": _launcher(
         "  std::thread([=] {\n    usleep(20000);\n  " + LAUNCH + "  }).detach();\n",
         "#include <thread>\n#include <unistd.h>\n"),
