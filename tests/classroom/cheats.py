@@ -313,7 +313,6 @@ CHEATS |= {
     "no-shared-memory-no-stores": ("06-stores", exercises.find("02").start + "\n"),
 }  # fmt: skip
 
-_OWN_STREAM = LAUNCH.replace("stream>>>", "own>>>")
 _FILE = """  char name[64];
   snprintf(name, sizeof name, "/tmp/of-%d-%d-%d", M, N, K);
   std::vector<Element> kept(size_t(M) * N);
@@ -338,8 +337,7 @@ _VERDICT = """static void verdict() {
 CHEATS |= {
     # The families of gpu-mode/reference-kernels #102, #104 and #162, gpu-mode/pygpubench #7, #15 and #23 (exploits/),
     # ScalingIntelligence/KernelBench #82, tensara #238, and Wafer's field guide (2026-03), as launchers can have them.
-    "another-stream": _launcher("  static cudaStream_t own = nullptr;\n"
-                                "  if (!own) cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);\n" + _OWN_STREAM),
+    # Work in a stream of one's own hides from a clock; here no time is graded, and the kernel has done it.
     "a-thread-that-goes-on": _launcher(
         "  std::thread([=] {\n    usleep(20000);\n  " + LAUNCH + "  }).detach();\n",
         "#include <thread>\n#include <unistd.h>\n"),
