@@ -180,9 +180,9 @@ def check(ptx: str) -> list[str]:
     target = Arch.of(found[1]) if found else None
     lacking: dict[Feature, list[re.Match[str]]] = {}
     for feature in FEATURES:
-        there = feature.emulated and (target is None or feature.has(target))
-        if there or not any(word in ptx for word in feature.words):
-            continue
+        there = target is None or feature.has(target)
+        if there == feature.emulated or not any(word in ptx for word in feature.words):
+            continue  # what is there and emulated is fine, and what is neither would not have been compiled
         for match in _uses(feature, ptx):
             if feature.emulated:
                 where = source_line(ptx, match.start())
@@ -193,10 +193,20 @@ def check(ptx: str) -> list[str]:
 
 
 def _uses(feature: Feature, ptx: str) -> Iterator[re.Match[str]]:
-    for match in _pattern(feature).finditer(ptx):
-        line = ptx[ptx.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if "//" not in line and of(match[0]) is feature:
+    starts = {
+        _opcode_before(ptx, found.start()) for word in feature.words for found in re.finditer(re.escape(word), ptx)
+    }
+    for start in sorted(starts):
+        match = _pattern(feature).match(ptx, start)
+        if match and "//" not in ptx[ptx.rfind("\n", 0, start) + 1 : start] and of(match[0]) is feature:
             yield match
+
+
+def _opcode_before(ptx: str, position: int) -> int:
+    """Where the opcode begins in which that position is."""
+    while position and (ptx[position - 1].isalnum() or ptx[position - 1] in "._:"):
+        position -= 1
+    return position
 
 
 def _told(ptx: str, matches: list[re.Match[str]]) -> str:

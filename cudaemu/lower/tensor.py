@@ -174,7 +174,7 @@ def _mma_scaled(lowering: Lowering, form: Form) -> Lowered:
     scales of A, {byte, lanes}, scales of B, {byte, lane}`"""
     kind = form.choose(*SCALED)
     depth, scales = SCALED[kind]
-    to, a, b, c, type_ = form.parts[-5:]
+    to, a, b, c, type_ = form.parts[-5:] if len(form.parts) > 5 else ("",) * 5
     default = {"kind::mxf8f6f4": "scale_vec::1X", "kind::mxf4": "scale_vec::2X"}.get(kind)
     parts = int(form.choose("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", default=default)[-2])
     elements = SMALL if depth == 32 else ("e2m1",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 
@@ -14,6 +15,7 @@ from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
 from cudaemu.hardware import Arch
 from cudaemu.lower.core import RULES
+from cudaemu.ptx import PtxError
 from docs import faithful
 
 SUMS = "{%f0, %f1, %f2, %f3}"
@@ -156,3 +158,15 @@ def test_the_pages_are_what_the_tables_say():
     document = faithful.DOCUMENT.read_text()
     assert faithful.PAGE.read_text() == faithful.page(), "python -m docs.faithful writes it"
     assert document == faithful.with_table(document), "python -m docs.faithful writes it"
+
+
+@pytest.mark.parametrize(("feature", "statement"), EXAMPLES_OF)
+def test_what_is_cut_is_unknown_and_no_error_of_ours(feature, statement):
+    """Without one of its parts, or of its operands, an instruction is another one, or none."""
+    opcode, _, operands = statement[:-1].partition(" ")
+    parts, given = opcode.split("."), operands.split(", ")
+    texts = [f"{'.'.join(parts[:n] + parts[n + 1 :])} {operands};" for n in range(1, len(parts))]
+    texts += [f"{opcode} {', '.join(given[:n] + given[n + 1 :])};" for n in range(len(given))]
+    for text in texts:
+        with contextlib.suppress(PtxError):
+            engine.Module(module("90", text)).kernel("k")
