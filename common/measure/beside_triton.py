@@ -60,11 +60,13 @@ def attentions(n: int, device: str = "cuda") -> Calls:
     generator = torch.Generator(device).manual_seed(0)
     shape = max(1, TOKENS // n), 16, n, HEAD_DIM
     q, k, v = (torch.randn(shape, generator=generator, device=device).half() for _ in range(3))
-    triton = importlib.import_module("examples.triton.attention").attention
+    kernel = importlib.import_module("examples.triton.attention").attention
+    triton = partial(into, kernel, q, k, v, out=torch.empty_like(q), block_kv=128, warps=8)
     return {
         TORCH: lambda: scaled_dot_product_attention(q, k, v),
         "kernels.attention": lambda: attention(q, k, v),
-        "Triton": partial(into, triton, q, k, v, out=torch.empty_like(q), block_kv=128, warps=8),
+        "Triton, pointers": triton,
+        "Triton, descriptors": partial(triton, tma=True),
     }
 
 
