@@ -204,6 +204,7 @@ CUresult CUDAAPI cuDeviceTotalMem(size_t *bytes, CUdevice) { return *bytes = dev
 CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal) {
   DRIVER(cuDeviceGetAttribute, cudaDeviceGetAttribute(value, cudaDeviceAttr(attribute), ordinal));
 }
+CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice, CUdevice) { return *can = 0, CUDA_SUCCESS; }
 CUresult CUDAAPI cuDeviceComputeCapability(int *major, int *minor, CUdevice) {
   return *major = device.major, *minor = device.minor, CUDA_SUCCESS;
 }

@@ -586,6 +586,9 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int) {
   return snprintf(text, bytes, "0000:00:00.0"), cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { return *can = 0, cudaSuccess; }
+cudaError_t cudaDeviceGetP2PAttribute(int *, enum cudaDeviceP2PAttr, int, int) {
+  return record(cudaErrorInvalidDevice);  // of two different devices
+}
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return record(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceDisablePeerAccess(int) { return record(cudaErrorInvalidDevice); }
 cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }

@@ -238,7 +238,7 @@ torch::Tensor one_more(torch::Tensor x) {
 std::vector<torch::Tensor> copies(torch::Tensor x) {
   return {x.cpu(),          x.to(torch::kHalf),          x.to(torch::kInt).cpu(),          x.t().contiguous(),
           x.t().clone(),    x[1],                        x.permute({1, 0}).reshape({-1}),  x.unsqueeze(0).squeeze(),
-          x.narrow(1, 1, 2).contiguous(), torch::full({2}, 7), torch::tensor(std::vector<int>{3, 1}), x.index_select(0,
+          x.narrow(1, 1, 2).contiguous(), torch::full({2}, int64_t(1) << 62), torch::tensor(std::vector<int>{3, 1}), x.index_select(0,
           torch::tensor(std::vector<int64_t>{1, 0, 1}))};
 }
 std::vector<torch::Tensor> order(torch::Tensor x) {
@@ -325,7 +325,7 @@ def test_copies_and_views(host):
     x = 100 * torch.randn(3, 4)
     report = host.call("copies", x)
     wanted = [x, x.half(), x.int(), x.t(), x.t(), x[1], x.t().reshape(-1), x, x[:, 1:3]]
-    wanted += [torch.full((2,), 7), torch.tensor([3, 1], dtype=torch.int32), x[[1, 0, 1]]]
+    wanted += [torch.full((2,), 1 << 62), torch.tensor([3, 1], dtype=torch.int32), x[[1, 0, 1]]]
     assert report.ok and len(report.result) == len(wanted)
     for number, (got, want) in enumerate(zip(report.result, wanted)):
         assert got.dtype == want.dtype and torch.equal(got, want), number

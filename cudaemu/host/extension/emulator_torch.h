@@ -240,7 +240,10 @@ class Scalar {
   Scalar(__nv_bfloat16 value) : Scalar(double(__bfloat162float(value))) {}
   template <class T>
   T to() const {
-    return kind_ == kDouble ? T(floating_) : T(whole_);
+    if constexpr (std::is_arithmetic<T>::value)
+      return kind_ == kDouble ? T(floating_) : T(whole_);
+    else
+      return T(float(floating_));
   }
   double toDouble() const { return to<double>(); }
   float toFloat() const { return to<float>(); }
@@ -731,7 +734,7 @@ class Tensor {
     const Tensor filled = made(dense(sizes_), type_, c10::kCPU);
     with_type(type_, "fill_", [&](auto one) {
       auto *values = static_cast<decltype(one) *>(filled.data_);
-      std::fill(values, values + numel(), converted<decltype(one)>(value.to<double>()));
+      std::fill(values, values + numel(), value.to<decltype(one)>());
     });
     return take(filled), *this;
   }
@@ -1056,6 +1059,7 @@ namespace torch {
 using namespace at;
 using c10::Layout;
 typedef at::TensorOptions TensorOptions;
+typedef at::ScalarType Dtype;
 inline TensorOptions dtype(ScalarType type) { return TensorOptions(type); }
 inline TensorOptions dtype(TypeMeta type) { return TensorOptions(type); }
 inline TensorOptions device(Device place) { return TensorOptions(place); }

@@ -56,6 +56,10 @@ int main() {
   DRIVER(cuDeviceGetCount(&count));
   DRIVER(cuDeviceGet(&device, 0));
   DRIVER(cuDeviceGetName(name, sizeof name, device));
+  int peer = 1;  // there is one GPU
+  DRIVER(cuDeviceCanAccessPeer(&peer, device, device));
+  MUST(!peer && cudaDeviceGetP2PAttribute(&peer, cudaDevP2PAttrAccessSupported, 0, 1) == cudaErrorInvalidDevice);
+  MUST(cudaGetLastError() == cudaErrorInvalidDevice);
   DRIVER(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
   DRIVER(cuDevicePrimaryCtxRetain(&context, device));
   DRIVER(cuCtxSetCurrent(context));
