@@ -284,3 +284,21 @@ class Cuda:
                 return run(*args, **kwargs)
 
         return seen
+
+
+_running: list[Cuda] = []
+
+
+def start(gpu: Gpu) -> Cuda:
+    """The CPU as this GPU. What runs already goes on, with what it knows of torch's memory; as another GPU it ends."""
+    if not _running or _running[0].gpu != gpu:
+        stop()
+        _running.append(Cuda(gpu))
+        _running[0].start()
+    return _running[0]
+
+
+def stop() -> None:
+    """torch has no GPU again."""
+    while _running:
+        _running.pop().stop()

@@ -3,6 +3,7 @@ fault."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +166,48 @@ def test_pytest_refuses_a_wrong_option_as_one(tmp_path):
         [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 4 and "the compute capability must be one of" in done.stderr
+
+
+SCRIPT = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def double(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+
+assert torch.cuda.is_available()
+x, y = torch.empty(1000, device="cuda"), torch.empty(1000, device="cuda")
+x[:] = 3.0
+double[(8,)](x, y, 1000, B=128)
+assert (y.cpu() == 6).all()
+print("capability", torch.cuda.get_device_capability())
+if __name__ == "__main__":
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", "import runpy; runpy.run_path(%r)" % __file__], check=True)
+"""
+
+
+@pytest.mark.full
+def test_an_environment_variable_of_tritons_chooses_the_emulator(tmp_path):
+    """For the script and for the processes that it starts; without it the installed entry point does nothing."""
+    door = tmp_path / "packages" / "door-1.dist-info"
+    door.mkdir(parents=True)
+    (door / "METADATA").write_text("Metadata-Version: 2.1\nName: door\nVersion: 1\n")
+    (door / "entry_points.txt").write_text("[triton.backends]\ncudaemu = cudaemu.triton_backend\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{door.parent}:{ROOT}",
+        "TRITON_DEFAULT_BACKEND": "cudaemu",
+        "CUDAEMU_TRITON": "--arch 8.0 --threads 1",
+    }
+    command = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == 2 * "capability (8, 0)\n"
+    assert done.stderr.count("emulator, compute capability 8.0: 1 launch, no findings") == 2, done.stderr
+    del environment["TRITON_DEFAULT_BACKEND"]
+    loaded = "import sys, triton; print([name for name in sys.modules if name.startswith('cudaemu')])"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, env=environment, check=True)
+    assert "cudaemu.triton_backend.driver" in done.stdout and "cudaemu.triton'" not in done.stdout
