@@ -88,16 +88,18 @@ def main() -> int:
             error, told = run(each)
         except NotHere:
             continue
-        found = device.report().findings
+        found = [one for one in device.report().findings if not each.fault or each.fault not in str(one)]
+        known = len(device.report().findings) - len(found)
         if found:
             told += f" {len(found)} findings"
             if os.environ.get("VERBOSE"):
                 print(*found, sep="\n")
         failures += bool(told)
+        fault = "; a fault of its own is found" if known else ""
         seconds = time.process_time() - start
         print(
             f"| {each.package} | {each.name} | {len(device.reports)} | {error:.0e} | {seconds:.0f} s "
-            f"| {told.strip() or 'right'} |",
+            f"| {told.strip() or 'right' + fault} |",
             flush=True,
         )
     return failures

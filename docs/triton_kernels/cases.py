@@ -24,6 +24,7 @@ class Case:
     name: str
     run: Callable[[], Pairs]
     tolerance: float
+    fault: str = ""  # of the kernel itself, if it has one: a piece of the line at which the sanitizer finds it
 
 
 CASES: list[Case] = []
@@ -34,10 +35,12 @@ class NotHere(Exception):
     """The package is not installed, and no checkout of it is named."""
 
 
-def case(package: str, tolerance: float = 1e-4) -> Callable[[Callable[[], Pairs]], Callable[[], Pairs]]:
+def case(
+    package: str, tolerance: float = 1e-4, fault: str = ""
+) -> Callable[[Callable[[], Pairs]], Callable[[], Pairs]]:
     def register(function: Callable[[], Pairs]) -> Callable[[], Pairs]:
-        name = function.__name__.removeprefix(f"{package}_").strip("_")
-        CASES.append(Case(package, name, function, tolerance))
+        name = function.__name__.removeprefix(package.replace("-", "_")).strip("_")
+        CASES.append(Case(package, name, function, tolerance, fault))
         return function
 
     return register

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 from enum import IntEnum
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ class _Platform:
 
     def __getattr__(self, name: str) -> Any:
         answers = {"is_cuda": True, "is_cuda_alike": True, "fp8_dtype": torch.float8_e4m3fn, "num_compute_units": 132}
+        answers["get_device_capability"] = SimpleNamespace(major=9, minor=0)
         return lambda *_, **__: answers.get(name, False)
 
 
@@ -65,6 +67,7 @@ def vllm(name: str) -> Any:
             "resolve_moe_use_td": lambda: False,
         },
         "vllm.model_executor.layers.quantization.utils.quant_utils": {"get_fp8_min_max": lambda: (-448.0, 448.0)},
+        "vllm.utils.mem_utils": {"get_max_shared_memory_bytes": lambda *_: 232448},
         "vllm.utils.platform_utils": {"num_compute_units": lambda *_: 132},
         "vllm.v1.attention.backends.utils": {"PAD_SLOT_ID": -1, "NULL_BLOCK_ID": 0},
     }
@@ -80,7 +83,6 @@ def sglang(name: str) -> Any:
             "ceil_div": triton.cdiv,
             "cached_triton_kernel": lambda *_: lambda kernel: kernel,
         },
-        "sglang.kernels.ops.attention.score_mod": {"unpack_aux_tensors": lambda _: [None] * 4},
     }
     part("sglang", "sglang", (*files, "sglang.kernels.ops.quantization.awq"), given)
     return importlib.import_module(f"sglang.kernels.ops.{name}")
@@ -357,7 +359,7 @@ def sglang_merge_state() -> Pairs:
     yield out, (la - lse).exp()[..., None] * a + (lb - lse).exp()[..., None] * b
 
 
-@case("sglang", 1e-3)
+@case("sglang", 1e-2)
 def sglang_silu_and_mul_masked() -> Pairs:
     x, out, rows = torch.randn(3, 8, 256).bfloat16(), torch.zeros(3, 8, 128).bfloat16(), torch.tensor([8, 3, 0])
     sglang("moe.ep_moe_kernels").silu_and_mul_masked_fwd(x, out, rows.int())

@@ -159,8 +159,14 @@ def xformers(name: str) -> Any:
 
 @case("xformers")
 def xformers_rmsnorm() -> Pairs:
-    x, y, w = torch.randn(9, 200), torch.randn(9, 200), torch.randn(200)
+    x, w = torch.randn(9, 200), torch.randn(200)
     yield xformers("rmsnorm_kernels")._rms_norm_forward(x, w, 1e-6), rms(x, w)
+
+
+@case("xformers", fault="a = tl.load(")
+def xformers_rmsnorm_add() -> Pairs:
+    """It stores x and loads it again, with nothing in between that orders lanes: another lane may have stored it."""
+    x, y, w = torch.randn(9, 200), torch.randn(9, 200), torch.randn(200)
     expected = rms(x + y, w)
     yield xformers("rmsnorm_kernels")._rms_norm_add_forward(x, y, w, 1e-6), expected
     yield x, x
