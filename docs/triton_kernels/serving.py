@@ -79,7 +79,9 @@ def sglang(name: str) -> Any:
     files = ("sglang.kernels.ops.attention.", "sglang.kernels.ops.moe.", "sglang.kernels.ops.mamba.")
     given = {
         "sglang.srt.utils": {
-            **dict.fromkeys(("is_cuda",), lambda: True),
+            "is_cuda": lambda: True,
+            **dict.fromkeys(("is_hip", "is_gfx95_supported", "is_gfx1250_supported", "is_musa"), lambda: False),
+            "get_device_core_count": lambda *_: 132,
             "ceil_div": triton.cdiv,
             "cached_triton_kernel": lambda *_: lambda kernel: kernel,
         },

@@ -76,7 +76,11 @@ def unsloth(name: str) -> Any:
         "is_rdna": lambda: False,
         "_num_warps_for_block": lambda _: 4,
     }
-    given = {"unsloth.kernels.utils": shared, "unsloth.device_type": {"DEVICE_COUNT": 1}}
+    given = {
+        "unsloth": {"DEVICE_TYPE": "cuda"},
+        "unsloth.kernels.utils": shared,
+        "unsloth.device_type": {"DEVICE_COUNT": 1},
+    }
     part("unsloth", "unsloth", ("unsloth.kernels.",), given)
     part("unsloth", "transformers", (), {})
     part("unsloth", "unsloth_zoo", (), {"unsloth_zoo.utils": {"Version": lambda _: (9,)}})
@@ -140,6 +144,33 @@ def unsloth_rope_embedding() -> Pairs:
     yield from both(
         lambda q: unsloth("rope_embedding").Fast_RoPE_Embedding.apply(1 * q, cos, sin), reference, leaf(2, 10, 4, 64)
     )
+
+
+def _grouped(**options: Any) -> Pairs:
+    """Products of a mixture of experts: rows of X by the weights of their expert, [experts, N, K]."""
+    part("unsloth", "pandas", (), {})  # of the tuning's tables
+    sizes, w = torch.tensor([40, 0, 25, 63], dtype=torch.int32), torch.randn(4, 96, 64).half()
+    x = torch.randn(128, 64).half()
+    module = unsloth("moe.grouped_gemm.interface")
+    expected = torch.cat([rows.float() @ w[n].float().T for n, rows in enumerate(x.split(sizes.tolist()))])
+    yield module.grouped_gemm_forward(x, w, 1, sizes, **options), expected
+    if not options:
+        yield module.grouped_gemm_dX(expected.half(), w, torch.arange(128), sizes, 1), _expert_dx(expected, w, sizes)
+
+
+def _expert_dx(y: torch.Tensor, w: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    rows = y.half().float().split(sizes.tolist())
+    return torch.cat([each @ w[n].float() for n, each in enumerate(rows)])
+
+
+@case("unsloth", 1e-3)
+def unsloth_grouped_gemm() -> Pairs:
+    yield from _grouped()
+
+
+@case("unsloth", 1e-3)
+def unsloth_grouped_gemm_tma() -> Pairs:
+    yield from _grouped(use_tma_load_w=True, use_tma_load_x=True, use_tma_store=True)
 
 
 # ---- xformers --------------------------------------------------------------------------------------------------------

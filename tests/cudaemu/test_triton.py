@@ -17,6 +17,7 @@ from cudaemu import CheckFailed, UserError  # noqa: E402
 from cudaemu import triton as device  # noqa: E402
 from tests.cudaemu import triton_faults as faults  # noqa: E402
 
+device.stop()  # other tests are run beside these
 NAMES = [kernel.__name__ for kernel in faults.KERNELS]
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +27,7 @@ def emulator():
     device.use()
     device.reports.clear()
     yield
-    device.use()
+    device.stop()
 
 
 @pytest.mark.full
@@ -85,6 +86,11 @@ def test_cuda_is_the_cpu():
     z += 1
     assert y.sum() == 4 and z.cpu().sum() == 8  # another memory, as on a GPU
     assert (x.to("cuda", torch.float64) + 1).dtype is torch.float64
+    assert x.device == torch.device("cuda:0") == torch.empty_like(x).device and not x.is_cpu and x.get_device() == 0
+    drawn = torch.rand(3, device=x.device, generator=torch.Generator(device=x.device).manual_seed(1))
+    assert drawn.device.type == "cuda" and torch.ones(2, device=drawn.device).sum() == 2
+    with torch.device("cuda"):
+        assert torch.zeros(1).device == x.device and str(x.cpu()) == "tensor([0., 0., 0., 0.])"
 
 
 @pytest.mark.full

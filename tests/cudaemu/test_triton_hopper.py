@@ -15,6 +15,7 @@ from cudaemu import triton as device  # noqa: E402
 from tests.cudaemu import triton_hopper as hopper  # noqa: E402
 
 pytestmark = pytest.mark.full
+device.stop()  # other tests are run beside these
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def emulator():
     torch.manual_seed(0)
     triton.set_allocator(lambda size, _alignment, _stream: torch.empty(size, dtype=torch.int8))
     yield
-    device.use()
+    device.stop()
 
 
 def close(got, expected):

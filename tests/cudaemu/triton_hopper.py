@@ -1,5 +1,6 @@
-"""Kernels for Triton that use what a Hopper GPU has: warp specialisation, clusters, tensor descriptors made by the host
-and in the kernel; printing, asserting, atomics; and one in Gluon, with TMA, mbarriers and wgmma in two kinds of warps."""
+"""Kernels for Triton that use what a Hopper GPU has: warp specialisation, clusters, descriptors of tensors made by the
+host and in the kernel; printing, asserting, atomics; and one in Gluon, with TMA, mbarriers and wgmma in two kinds of
+warps."""
 
 from __future__ import annotations
 
