@@ -46,8 +46,9 @@ ORIGINS = {  # package or repository@commit, path
     "deepseek": "deepseek-ai/DeepSeek-V3@9b4e9788, inference/kernel.py",
     "torchao": "torchao 0.18.0",
     "bitsandbytes": "bitsandbytes 0.50.2, backends/triton",
+    "flaggems": "flag-gems 5.0.2",
 }
-MODULES = ("liger", "fla", "tutorials", "gluon", "training", "mamba", "serving", "quantized")
+MODULES = ("liger", "fla", "tutorials", "gluon", "training", "mamba", "serving", "quantized", "flaggems")
 
 
 def run(each: Case) -> tuple[float, str]:
