@@ -22,8 +22,7 @@ def gems(name: str) -> Any:
 
 
 def pairs(got: Any, expected: Any) -> Pairs:
-    for mine, theirs in zip(*(each if isinstance(each, tuple) else (each,) for each in (got, expected))):
-        yield mine, theirs
+    yield from zip(*(each if isinstance(each, tuple) else (each,) for each in (got, expected)))
 
 
 def operator(name: str, tolerance: float, inputs: Callable[[], tuple[Any, ...]], reference: Callable[..., Any]) -> None:
@@ -39,6 +38,10 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*shape).to(dtype)
 
 
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.float() @ b.float()
+
+
 HALF = torch.float16
 operator("softmax", 1e-4, lambda: (drawn(7, 300), -1), torch.softmax)
 operator("log_softmax", 1e-4, lambda: (drawn(7, 300), -1), torch.log_softmax)
@@ -47,12 +50,12 @@ operator("sort", 0, lambda: (drawn(3, 700), 1), lambda x, dim: tuple(torch.sort(
 operator("topk", 0, lambda: (drawn(3, 2500), 9), lambda x, k: tuple(torch.topk(x, k)))
 operator("argmax", 0, lambda: (drawn(9000),), torch.argmax)
 operator("mv", 1e-3, lambda: (drawn(70, 300), drawn(300)), torch.mv)
-operator("mm", 1e-3, lambda: (drawn(70, 96, dtype=HALF), drawn(96, 80, dtype=HALF)), lambda a, b: a.float() @ b.float())
+operator("mm", 1e-3, lambda: (drawn(70, 96, dtype=HALF), drawn(96, 80, dtype=HALF)), product)
 operator(
     "bmm",
     1e-3,
     lambda: (drawn(3, 40, 64, dtype=HALF), drawn(3, 64, 48, dtype=HALF)),
-    lambda a, b: a.float() @ b.float(),
+    product,
 )
 operator("index_select", 0, lambda: (drawn(20, 30), 0, torch.randint(0, 20, (11,))), torch.index_select)
 operator("gather", 0, lambda: (drawn(20, 30), 1, torch.randint(0, 30, (20, 7))), torch.gather)
