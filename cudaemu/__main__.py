@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import takewhile
@@ -313,28 +313,53 @@ def _run(args: argparse.Namespace) -> int:
     return _status(args, report)
 
 
-def _run_script(command: str, args: argparse.Namespace) -> int:
-    if not args.module and not Path(args.file).is_file():
-        raise BadOption(f"cannot read {args.file}: there is no such file")
+def triton_options(words: Sequence[str]) -> argparse.Namespace:
+    """Options of `cudaemu triton` for the script that runs already."""
+    args = _script_parser("triton").parse_args([*words, sys.argv[0] or "-", *sys.argv[1:]])
     args.arch = Arch.of(args.arch)
+    return args
+
+
+def start_script(command: str, args: argparse.Namespace) -> Callable[[int], int]:
+    """Make the emulator the device of a Python script. What is returned is to be called at the script's end, with its
+    status: it tells what was found, and returns the status to exit with."""
     engine.library()
-    bar, refusals, status = _Bar(), _Refusals(), 0
+    bar, refusals = _Bar(), _Refusals()
     options = {"arch": args.arch, "progress": bar, **_common(args)}
     device: Any
-    not_compiled: tuple[type[Exception], ...] = ()
     if command == "triton":
         try:
-            from triton import CompilationError
-
             from cudaemu import triton as device
         except ImportError as error:
             raise UserError(f"Triton and torch must be installed (pip install triton torch): {error}") from error
-        not_compiled = (CompilationError,)
         device.use(args.tune, **options)
     else:
         from cudaemu import driver as device
 
         device.use(**options, on_refusal=refusals)
+
+    def end(status: int) -> int:
+        bar.clear()
+        report = device.report()
+        report.status = status
+        _tell_all(args, report, refusals.count)
+        return _status(args, report)
+
+    return end
+
+
+def _run_script(command: str, args: argparse.Namespace) -> int:
+    if not args.module and not Path(args.file).is_file():
+        raise BadOption(f"cannot read {args.file}: there is no such file")
+    args.arch = Arch.of(args.arch)
+    if command == "triton":
+        os.environ.pop("TRITON_DEFAULT_BACKEND", None)  # the other way to say the same
+    end, status = start_script(command, args), 0
+    not_compiled: tuple[type[Exception], ...] = ()
+    if command == "triton":
+        from triton import CompilationError
+
+        not_compiled = (CompilationError,)
     sys.argv = [args.file, *args.args]
     try:
         if args.module:
@@ -354,11 +379,7 @@ def _run_script(command: str, args: argparse.Namespace) -> int:
     except Exception as error:
         traceback.print_exc()
         status = NOT_COMPILED_STATUS if isinstance(error, not_compiled) else 1
-    bar.clear()
-    report = device.report()
-    report.status = status
-    _tell_all(args, report, refusals.count)
-    return _status(args, report)
+    return end(status)
 
 
 def _tell_all(args: argparse.Namespace, report: Report, refused: int = 0) -> None:

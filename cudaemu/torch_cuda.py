@@ -2,7 +2,7 @@
 emulated.
 
 A mode of torch's own (TorchFunctionMode) sees each call: where it names a CUDA device, the tensor is made on the CPU,
-and tensors say that they are on a GPU (`is_cuda`; their `device` stays cpu). What `torch.empty` gives is not zeros but
+and tensors say that they are on a GPU (`device`, `is_cuda`). What `torch.empty` gives is not zeros but
 NaNs, and its bytes count as never written until a kernel or an operation of torch writes them: `storages` knows which.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
 from cudaemu.hardware import Gpu
 from cudaemu.memory import POISON, available_memory, total_memory
@@ -30,8 +31,13 @@ _EMPTY = {
     torch.Tensor.new_empty_strided,
 }
 _OUTSIDE = {torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
-_IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+_SAID: dict[Any, Callable[[torch.Tensor], Any]] = {  # of a tensor on the CPU
+    torch.Tensor.is_cuda.__get__: lambda _: True,  # type: ignore[attr-defined]
+    torch.Tensor.is_cpu.__get__: lambda _: False,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: lambda _: GPU,
+    torch.Tensor.get_device: lambda _: 0,
+}
 _ALL_WRITTEN = np.empty(0, np.uint8)
 
 
@@ -96,9 +102,11 @@ class _Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func == _IS_CUDA:
-            return args[0].device.type == "cpu"
+        if (said := _SAID.get(func)) and args[0].device == CPU:
+            return said(args[0])
         given = dict(kwargs or {})
+        if func is torch.device:
+            return func(*args, **given)
         if func is torch.Tensor.cuda:
             return args[0].clone()
         if func is torch.Tensor.data_ptr:
@@ -139,6 +147,18 @@ def is_cuda(value: object) -> bool:
     if isinstance(value, torch.device):
         return value.type == "cuda"
     return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
+
+
+class _Generator(torch.Generator):
+    """Of random numbers on either device."""
+
+    def __new__(cls, device: Any = CPU) -> _Generator:
+        return super().__new__(cls, CPU if is_cuda(device) else device)  # type: ignore[call-arg]
+
+
+def _on_the_cpu(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """DeviceContext.__init__, of `with torch.device("cuda")`: this mode comes after all others, ours too."""
+    return lambda self, device: start(self, CPU if is_cuda(device) else device)
 
 
 class _Nothing:
@@ -265,6 +285,8 @@ class Cuda:
         for name, value in answers(self.gpu).items():
             self._put(torch.cuda, name, value)
         # `Tensor.backward` is a call that the mode sees, and within a call there is no mode.
+        self._put(torch, "Generator", _Generator)
+        self._put(DeviceContext, "__init__", _on_the_cpu(DeviceContext.__init__))
         self._put(torch.autograd, "_engine_run_backward", self._seen(torch.autograd.graph._engine_run_backward))
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -284,3 +306,21 @@ class Cuda:
                 return run(*args, **kwargs)
 
         return seen
+
+
+_running: list[Cuda] = []
+
+
+def start(gpu: Gpu) -> Cuda:
+    """The CPU as this GPU. What runs already goes on, with what it knows of torch's memory; as another GPU it ends."""
+    if not _running or _running[0].gpu != gpu:
+        stop()
+        _running.append(Cuda(gpu))
+        _running[0].start()
+    return _running[0]
+
+
+def stop() -> None:
+    """torch has no GPU again."""
+    while _running:
+        _running.pop().stop()

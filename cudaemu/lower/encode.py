@@ -552,7 +552,8 @@ def encode(lowering: Lowering, wary: bool = False, tiles: bool = False) -> Progr
         _mark_tentative_loads(code)
     _mark_dependent_stores(code)
     for lowered in code if tiles else ():
-        lowered.flags |= Flag.OF_TILE * (lowered.about.effect is Effect.STORES and "shared" in lowered.about.writes)
+        to_shared = lowered.about.effect is Effect.STORES and "shared" in lowered.about.writes
+        lowered.flags |= Flag.OF_TILE * (to_shared or lowered.category == "bulk.store")
     if Effect.OVERWRITES in effects:
         _drop_unread_results(code)
     slots = _Slots()

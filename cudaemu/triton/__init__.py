@@ -5,11 +5,13 @@ sanitizer. A device "cuda" is the CPU (torch_cuda.py). `reports` has a `Report` 
 of them. `use(arch="8.0")` chooses another GPU, `use(sanitize=False)` other options, and `stop()` gives Triton and torch
 back what they had. `torch.utils.cpp_extension` compiles extensions for the emulator, too (torch_extensions.py).
 
-The command `cudaemu triton script.py` runs a script that knows nothing of this.
+The command `cudaemu triton script.py` runs a script that knows nothing of this; so does the environment variable
+TRITON_DEFAULT_BACKEND=cudaemu (cudaemu/triton_backend).
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,11 @@ from triton.runtime.autotuner import Autotuner, Config
 from triton.runtime.driver import driver as triton_driver
 from triton.runtime.jit import JITFunction
 
-from cudaemu import torch_extensions
+from cudaemu import torch_cuda, torch_extensions
 from cudaemu.errors import UserError
 from cudaemu.options import COMPILING, Options
 from cudaemu.report import Report, joined
 from cudaemu.terminal import say
-from cudaemu.torch_cuda import Cuda
 
 try:
     from cudaemu.triton.driver import Backend, Device, Driver
@@ -51,12 +52,11 @@ class _Activation:
     """What was put into Triton's place, and what has to be put back."""
 
     def __init__(self, options: Options, tune: str) -> None:
-        self.device = Device(options, Cuda(options.gpu), reports)
-        self.tune = tune
+        self.options, self.tune = options, tune
         self.before: list[tuple[Any, str, Any]] = []
 
     def start(self) -> None:
-        self.device.cuda.start()
+        self.device = Device(self.options, torch_cuda.start(self.options.gpu), reports)
         self.nvidia = backends["nvidia"]
         backends["nvidia"] = type(self.nvidia)(Backend, Driver)
         self.driver = triton_driver._active
@@ -78,7 +78,6 @@ class _Activation:
             setattr(owner, name, value)
         triton_driver._active = self.driver
         backends["nvidia"] = self.nvidia
-        self.device.cuda.stop()
 
     def _put(self, owner: Any, name: str, value: Any) -> None:
         self.before.append((owner, name, getattr(owner, name)))
@@ -163,13 +162,18 @@ def use(tune: str = "first", **options: Any) -> None:
     if tune not in ("first", "all"):
         raise UserError(f"tune must be 'first' or 'all', got {tune!r}")
     made = _Activation(DEFAULTS.replace(**options), tune)
-    stop()
+    _end()
     _active.append(made)
     made.start()
 
 
 def stop() -> None:
     """Give Triton and torch back what they had before."""
+    _end()
+    torch_cuda.stop()
+
+
+def _end() -> None:
     while _active:
         _active.pop().stop()
 
@@ -184,4 +188,7 @@ def clear() -> None:
     reports.clear()
 
 
-use()
+if os.environ.get("TRITON_DEFAULT_BACKEND") == "cudaemu":
+    triton_driver.active  # noqa: B018  # Triton's own way to the emulator: cudaemu/triton_backend
+else:
+    use()

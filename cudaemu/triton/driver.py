@@ -29,7 +29,7 @@ from cudaemu.memory import Allocation
 from cudaemu.options import Options
 from cudaemu.report import Report
 from cudaemu.session import MAX_BLOCK, MAX_GRID, Session, dimension
-from cudaemu.torch_cuda import CPU, Cuda
+from cudaemu.torch_cuda import GPU, Cuda
 
 MOST_ADDRESSES = 1 << 16  # of a tensor of 64-bit numbers, which may be addresses of tensors
 MAP_ALIGNMENT = 64
@@ -180,7 +180,7 @@ class Driver(DriverBase):  # type: ignore[misc]
         return self.utils.get_device_capability()
 
     def get_active_torch_device(self) -> torch.device:
-        return CPU
+        return GPU
 
     def get_device_interface(self) -> Any:
         return torch.cuda

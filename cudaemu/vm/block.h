@@ -480,7 +480,8 @@ struct Block {
   void store_shifted(const Warp &, const Instr &, int lane, const BulkCopy &);
   const Visit *boxed(u32 at) const;  // the bulk copy of a box with a swizzle that wrote this byte; null: none
   void copy_reads(Warp &, const Instr &, int lane, const BulkCopy &);
-  void race_copy(Warp &, const Instr &, int lane, u64 address, u32 bytes, u32 epoch, bool atomic);
+  void race_copy(Warp &, const Instr &, int lane, u64 address, u32 bytes, u32 epoch, const BulkCopy &);
+  bool writes_the_same(const BulkCopy &) const;
   void finish_groups(Warp &, int lane, u32 before);
   void wait_groups(Warp &, u32 mask, u32 keep, bool reading);
   void leave_copies(Warp &, u32 mask);
@@ -588,7 +589,8 @@ struct Block {
   bool ordered_globally(const Warp &, u64 address, u64 word, u64 mine, bool over = false) const;
   void report_race(Problem, const Warp &, const Instr &, int lane, u64 address, u32 bytes, u64 word, u64 mine);
   void read_cells(Warp &, const Instr &, const Cells &, int lane, u32 lanes, u64 address, u32 bytes, u64 mine);
-  void write_cells(Warp &, const Instr &, const Cells &, int lane, u64 address, u32 bytes, u64 mine, const u8 *value);
+  void write_cells(Warp &, const Instr &, const Cells &, int lane, u64 address, u32 bytes, u64 mine, const u8 *value,
+                   const BulkCopy *copy = nullptr);
   const Cells *cells_of(u64 address, u32 bytes) const;
 };
 

@@ -102,6 +102,12 @@ static void pieces(const BulkCopy &c, F f) {
   });
 }
 
+// Whether two copies have the same place in global memory.
+static bool same_place(const BulkCopy &a, const BulkCopy &b) {
+  return a.global == b.global && a.bytes == b.bytes && std::equal(a.corner, a.corner + 5, b.corner) &&
+         !memcmp(&a.map, &b.map, sizeof a.map);
+}
+
 // ---- what it does ----
 
 // The fill for elements outside the tensor: zeros, or an H200's NaN, which is a NaN in every type.
@@ -551,7 +557,7 @@ struct Issue {
       if (!sanitize || !writes) return;
       if (c.reduction) note_global(w, i, alone, at, bytes, false, a.p);
       note_global(w, i, alone, at, bytes, true, a.p);
-      if (!repeated) b.race_copy(w, i, lane, address, bytes, epoch, c.reduction);
+      if (!repeated) b.race_copy(w, i, lane, address, bytes, epoch, c);
     });
     if (count) {
       ++count->requests;
@@ -615,9 +621,7 @@ struct Issue {
     c.group = w.bulk_group[lane];
     c.time = c.group + 1;
     repeated = !c.reduction && std::any_of(w.bulk.begin(), w.bulk.end(), [&](const BulkCopy &other) {
-      return other.pc == c.pc && other.tile == c.tile && other.global == c.global && other.bytes == c.bytes &&
-             other.time == c.time && std::equal(c.corner, c.corner + 5, other.corner) &&
-             !memcmp(&other.map, &c.map, sizeof c.map);
+      return other.pc == c.pc && other.tile == c.tile && other.time == c.time && same_place(c, other);
     });
     if (!global_side(c, true, 1)) return false;
     trace(c, BULK_STORE);
@@ -756,6 +760,27 @@ static void copy_map(Warp &w, const Instr &i, u32 m) {
 }
 
 // ---- bulk groups ----
+
+// Whether a copy to global memory writes what is there, or what another one of the block is about to write to the place.
+bool Block::writes_the_same(const BulkCopy &c) const {
+  bool there = true;
+  pieces(c, [&](u32 at, u64 global, u32 bytes) {
+    there = there && (!global || !memcmp(reinterpret_cast<const void *>(global), shared + at, bytes));
+  });
+  if (there) return true;
+  return std::any_of(warps.begin(), warps.end(), [&](const Warp &w) {
+    return std::any_of(w.bulk.begin(), w.bulk.end(), [&](const BulkCopy &other) {
+      if (other.reduction || !same_place(c, other)) return false;
+      bool same = true;
+      const u32 apart = u32(Cluster::offset(other.tile)) - u32(Cluster::offset(c.tile));
+      if (c.map.swizzle && apart % (128u << c.map.swizzle)) return false;  // their pieces lie in another order
+      pieces(c, [&](u32 at, u64 global, u32 bytes) {
+        same = same && (!global || !memcmp(shared + at, shared + at + apart, bytes));
+      });
+      return same;
+    });
+  });
+}
 
 // Copies of a lane's groups before `before` are made.
 void Block::finish_groups(Warp &w, int lane, u32 before) {

@@ -386,11 +386,12 @@ const float *floats_of_8_bits(u32 element) {
 void register_convert(Registry &r) {
   constexpr About converts = About::computes("conversion", Undefined::ALL_OF_IT);
   constexpr About moves = About::computes("conversion", Undefined::AS_BITS_MOVE);
-  constexpr About halves = About::computes("conversion", Undefined::HALF_BY_HALF);
+  constexpr About pairs = About::computes("conversion", Undefined::PAIR_OF_TWO);
+  constexpr About halves = About::computes("conversion", Undefined::PAIR_OF_HALVES);
 #define QUICK(name, D, S, about) {"cvt." name, quick<D, S>, widths<D, S>(), about}
   enter(r,
         {{"cvt", convert, "d* s* n n n n n", About::computes("conversion", Undefined::CONVERTED)},
-         {"cvt.pair", convert_pair, "d4 s4 s4 n n", converts},
+         {"cvt.pair", convert_pair, "d4 s4 s4 n n", pairs},
          {"cvt.rna.tf32.f32", round_tf32, "d4 s4", converts},
          {"cvt.f32.f16", widen_lanes<Format::F16>, "d4 s2", converts},
          {"cvt.f32.bf16", widen_lanes<Format::BF16>, "d4 s2", converts},
@@ -408,15 +409,18 @@ void register_convert(Registry &r) {
          QUICK("u16.u32", u16, u32, moves),
          QUICK("u64.u16", u64, u16, moves)});
 #undef QUICK
-  enter(r, {{"cvt.e4m3x2.f32", pair_from_f32<E4M3>, "d2 s4 s4", converts},
-            {"cvt.e5m2x2.f32", pair_from_f32<E5M2>, "d2 s4 s4", converts},
-            {"cvt.e4m3x2.f16x2", pair_from_f16<E4M3>, "d2 s4", halves},
-            {"cvt.e5m2x2.f16x2", pair_from_f16<E5M2>, "d2 s4", halves},
-            {"cvt.f16x2.e4m3x2", pair_to_f16<E4M3>, "d4 s2", converts},
-            {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2", converts},
-            {"cvt.small.f32", small_from_f32, "d2 s4 s4 n n n", converts},
-            {"cvt.small.halves", small_from_halves, "d2 s4 n n n", converts},
-            {"cvt.widen", small_to_halves, "d4 s2 n n n", converts}});
+  constexpr About small = About::computes("conversion", Undefined::SMALL_PAIR_OF_HALVES);
+  enter(
+      r,
+      {{"cvt.e4m3x2.f32", pair_from_f32<E4M3>, "d2 s4 s4", pairs},
+       {"cvt.e5m2x2.f32", pair_from_f32<E5M2>, "d2 s4 s4", pairs},
+       {"cvt.e4m3x2.f16x2", pair_from_f16<E4M3>, "d2 s4", halves},
+       {"cvt.e5m2x2.f16x2", pair_from_f16<E5M2>, "d2 s4", halves},
+       {"cvt.f16x2.e4m3x2", pair_to_f16<E4M3>, "d4 s2", halves},
+       {"cvt.f16x2.e5m2x2", pair_to_f16<E5M2>, "d4 s2", halves},
+       {"cvt.small.f32", small_from_f32, "d2 s4 s4 n n n", About::computes("conversion", Undefined::SMALL_PAIR_OF_TWO)},
+       {"cvt.small.halves", small_from_halves, "d2 s4 n n n", small},
+       {"cvt.widen", small_to_halves, "d4 s2 n n n", small}});
 }
 
 }  // namespace vm

@@ -102,7 +102,7 @@ bool Block::ordered_globally(const Warp &w, u64 address, u64 word, u64 mine, boo
 void Block::report_race(Problem problem, const Warp &w, const Instr &i, int lane, u64 address, u32 bytes, u64 word,
                         u64 mine) {
   const Epoch &e = launch.epochs.of(u32(word >> EPOCH_SHIFT));
-  if (e.block & ASYNCHRONOUS) problem = Problem::BULK_STILL_WRITES;
+  if (e.block & ASYNCHRONOUS && problem != Problem::SAME_VALUE) problem = Problem::BULK_STILL_WRITES;
   int other = lane_of(word);
   if (e.block == index && e.warp == w.index && other == lane)  // several lanes read: no lane races with itself
     other_lane_of(word) != lane ? other = other_lane_of(word) : lane = other_lane_of(mine);
@@ -208,9 +208,10 @@ void Block::read_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u3
   }
 }
 
-// `value`: what the lane writes; null for an atomic.
+// `value`: what the lane writes; null for an atomic, or for a `copy` of a tile that several
+// threads may hold: it is made later.
 void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u64 address, u32 bytes, u64 mine,
-                        const u8 *value) {
+                        const u8 *value, const BulkCopy *copy) {
   const u64 offset = address - cells.origin;
   const u64 first = offset >> cells.shift, last = (offset + bytes - 1) >> cells.shift;
   u64 *written = cells.words, *read = written + cells.count, *second = read + cells.count;
@@ -240,7 +241,8 @@ void Block::write_cells(Warp &w, const Instr &i, const Cells &cells, int lane, u
     }
     const u64 where = std::max(address, cells.origin + (at << cells.shift));
     const u32 size = u32(std::min<u64>(address + bytes, cells.origin + ((at + 1) << cells.shift)) - where);
-    const bool same = value && !memcmp(reinterpret_cast<const void *>(where), value + (where - address), size);
+    const bool same = value ? !memcmp(reinterpret_cast<const void *>(where), value + (where - address), size)
+                            : copy && writes_the_same(*copy);
     for (const u64 earlier : {word, one, other})
       if (races(earlier, earlier != word) &&
           !(same && by_my_warp(earlier)))  // lanes that agree: which of them it was cannot be seen
@@ -315,13 +317,15 @@ bool Block::race_write_row(Warp &w, const Instr &i, u64 address, u32 bytes) {
 }
 
 // A bulk copy of the lane writes, some time before its thread has waited for it. `epoch`: that of the copy.
-void Block::race_copy(Warp &w, const Instr &i, int lane, u64 address, u32 bytes, u32 epoch, bool atomic) {
+void Block::race_copy(Warp &w, const Instr &i, int lane, u64 address, u32 bytes, u32 epoch, const BulkCopy &c) {
+  const bool atomic = c.reduction;
   u64 at[LANES];
   at[lane] = address;
   if (early(w, 1u << lane)) check_early(w, i, 1u << lane, at, bytes, true, atomic);
   if (!epoch) return;
   if (const Cells *cells = cells_of(address, bytes))
-    write_cells(w, i, *cells, lane, address, bytes, word_of(epoch, i, lane, atomic), nullptr);
+    write_cells(w, i, *cells, lane, address, bytes, word_of(epoch, i, lane, atomic), nullptr,
+                i.flags & OF_TILE && !atomic ? &c : nullptr);
 }
 
 void Block::race_write(Warp &w, const Instr &i, u32 mask, const u64 *address, u32 bytes, const u8 (*value)[32],

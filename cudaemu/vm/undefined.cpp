@@ -183,6 +183,30 @@ static void half_by_half(Warp &w, const Instr &, const Flow &f, u32 m) {
   set_targets(w, f, m, undefined_sources(w, f));
 }
 
+// Two numbers side by side, each from a source of its own, the upper one first, or from a half of the one source.
+template <u32 SOURCES>
+static void in_pairs(Warp &w, const Instr &i, const Flow &, u32 m) {
+  const u32 width = w.block->program.width(i.o[0]), source = w.block->program.width(i.o[1]),
+            part = source / (3 - SOURCES);
+  for (u32 rest = m; rest; rest &= rest - 1) {
+    const u32 lane = __builtin_ctz(rest);
+    bool bad[2];
+    for (u32 n = 0; n < 2; ++n) {
+      const u8 *bits = w.undefined + i.o[SOURCES == 2 ? 2 - n : 1] + lane * source + (SOURCES == 2 ? 0 : n * part);
+      bad[n] = std::any_of(bits, bits + part, [](u8 byte) { return byte != 0; });
+    }
+    for (u32 n = 0; n < 2; ++n)
+      memset(w.undefined + i.o[0] + lane * width + n * width / 2, bad[n] ? 0xff : 0, width / 2);
+  }
+}
+
+// Likewise; but two of four bits, in one byte, are looked at together. FORMAT: the operand that says which.
+template <u32 SOURCES, u32 FORMAT>
+static void in_small_pairs(Warp &w, const Instr &i, const Flow &f, u32 m) {
+  constexpr u32 FOUR_BITS = 2;  // of SMALL_PAIRS in lower/arithmetic.py
+  i.o[FORMAT] == FOUR_BITS ? all_of_it(w, i, f, m) : in_pairs<SOURCES>(w, i, f, m);
+}
+
 // An integer of some bits to one of others; anything else all together.
 static void converted(Warp &w, const Instr &i, const Flow &f, u32 m) {
   constexpr u32 FIRST_FLOATING = 8;  // in CVT_TYPES

@@ -562,6 +562,8 @@ inline T as(S value) {
   X(AS_BITS_MOVE, as_the_bits_move) /* the instruction moves bits */ \
   X(MOVED_BY_2, moved_by_2) X(MOVED_BY_3, moved_by_3) X(MOVED_BY_2_3, moved_by_2_3) X(MOVED_BY_3_4, moved_by_3_4) \
   X(BIT_BY_BIT, bit_by_bit) X(HALF_BY_HALF, half_by_half) \
+  X(PAIR_OF_TWO, in_pairs<2>) X(PAIR_OF_HALVES, in_pairs<1>) \
+  X(SMALL_PAIR_OF_TWO, (in_small_pairs<2, 3>)) X(SMALL_PAIR_OF_HALVES, (in_small_pairs<1, 2>)) \
   X(AND, logic<Undefined::AND>) X(OR, logic<Undefined::OR>) X(XOR, logic<Undefined::XOR>) \
   X(LOP3, lop3) X(CONVERTED, converted) \
   X(SHUFFLED, shuffled)            /* what comes of lanes that take no part is undefined in any case */ \

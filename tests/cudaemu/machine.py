@@ -18,12 +18,13 @@ REGISTERS = """
 """
 
 
-def module(body: str, arrays: int, outside: str = "") -> engine.Module:
+def module(body: str, arrays: int, outside: str = "", tiles: bool = False) -> engine.Module:
     """A kernel `k` of `arrays` pointers. Before the body runs, %rd0, %rd1, ... are the pointers, %r0 is the thread's
     number and %r1 its lane."""
     params = ", ".join(f".param .u64 p{n}" for n in range(arrays))
     loads = "".join(f"ld.param.u64 %rd{n}, [p{n}];\n" for n in range(arrays))
-    return engine.Module(f""".version 8.3
+    return engine.Module(
+        f""".version 8.3
         .target sm_90
         .address_size 64
         {outside}
@@ -35,7 +36,9 @@ def module(body: str, arrays: int, outside: str = "") -> engine.Module:
             mov.u32 %r1, %laneid;
             {body}
             ret;
-        }}""")
+        }}""",
+        tiles=tiles,
+    )
 
 
 def launch_kernel(
@@ -52,10 +55,11 @@ def launch_kernel(
 
 
 def launch(
-    body: str, *arrays: np.ndarray, grid=(1,), block=(32,), shared=0, outside="", unwritten=(), **options
+    body: str, *arrays: np.ndarray, grid=(1,), block=(32,), shared=0, outside="", unwritten=(), tiles=False, **options
 ) -> engine.LaunchResult:
-    """Run it; the arrays change in place. `unwritten`: numbers of the arrays that count as not yet written."""
-    built = module(body, len(arrays), outside)
+    """Run it; the arrays change in place. `unwritten`: numbers of the arrays that count as not yet written; `tiles`:
+    that of engine.Module."""
+    built = module(body, len(arrays), outside, tiles)
     memory = [
         Region(
             array.ctypes.data, array.nbytes, f"array {n}", np.zeros(array.nbytes, np.uint8) if n in unwritten else None

@@ -411,6 +411,23 @@ def test_the_source_must_be_written_before():
     assert run(body + "fence.proxy.async; bar.sync 0;" + STORE + COMMIT + WAIT.format(0))[0] == []
 
 
+@pytest.mark.parametrize("wait", ["", WAIT.format(0)])
+def test_two_threads_of_a_tile_store_the_same(wait):
+    """Two parts of a warp-specialised kernel of Triton's may hold one tile: no harm, as with plain stores."""
+    second = """
+        .shared .align 128 .b32 t[64]; mov.u32 %r4, t; mad.lo.u32 %r4, %r0, 4, %r4; {0} st.shared.u32 [%r4], %r3;
+        fence.proxy.async; bar.sync 0;
+    """
+    other = (STORE + COMMIT).replace("%p0", "%p1").replace("[s]", "[t]")
+    body = second + "setp.eq.u32 %p1, %r0, 40;" + STORE + COMMIT + wait + other
+    body += WAIT.format(0) + WAIT.replace("%p0", "%p1").format(0)
+    found, c, result = run(body.format("", ""), tiles=True)
+    assert found == [] and c.tolist() == list(range(1000, 1064)), result.findings
+    assert {note.kind for note in result.notes} == {"same value written"}
+    assert set(run(body.format("xor.b32 %r3, %r3, 1;"), tiles=True)[0]) == {"copy in flight"}
+    assert set(run(body.format(""), tiles=False)[0]) == {"copy in flight"}
+
+
 def test_two_blocks_store_to_one_place():
     everybody = STORE + COMMIT + WAIT.format(0)
     found, _, result = run(everybody, grid=(2,))

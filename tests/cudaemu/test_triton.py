@@ -3,6 +3,7 @@ fault."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from cudaemu import CheckFailed, UserError  # noqa: E402
 from cudaemu import triton as device  # noqa: E402
 from tests.cudaemu import triton_faults as faults  # noqa: E402
 
+device.stop()  # other tests are run beside these
 NAMES = [kernel.__name__ for kernel in faults.KERNELS]
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +27,7 @@ def emulator():
     device.use()
     device.reports.clear()
     yield
-    device.use()
+    device.stop()
 
 
 @pytest.mark.full
@@ -84,6 +86,11 @@ def test_cuda_is_the_cpu():
     z += 1
     assert y.sum() == 4 and z.cpu().sum() == 8  # another memory, as on a GPU
     assert (x.to("cuda", torch.float64) + 1).dtype is torch.float64
+    assert x.device == torch.device("cuda:0") == torch.empty_like(x).device and not x.is_cpu and x.get_device() == 0
+    drawn = torch.rand(3, device=x.device, generator=torch.Generator(device=x.device).manual_seed(1))
+    assert drawn.device.type == "cuda" and torch.ones(2, device=drawn.device).sum() == 2
+    with torch.device("cuda"):
+        assert torch.zeros(1).device == x.device and str(x.cpu()) == "tensor([0., 0., 0., 0.])"
 
 
 @pytest.mark.full
@@ -165,3 +172,48 @@ def test_pytest_refuses_a_wrong_option_as_one(tmp_path):
         [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 4 and "the compute capability must be one of" in done.stderr
+
+
+SCRIPT = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def double(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+
+assert torch.cuda.is_available()
+x, y = torch.empty(1000, device="cuda"), torch.empty(1000, device="cuda")
+x[:] = 3.0
+double[(8,)](x, y, 1000, B=128)
+assert (y.cpu() == 6).all()
+print("capability", torch.cuda.get_device_capability())
+if __name__ == "__main__":
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", "import runpy; runpy.run_path(%r)" % __file__], check=True)
+"""
+
+
+@pytest.mark.full
+def test_an_environment_variable_of_tritons_chooses_the_emulator(tmp_path):
+    """For the script and for the processes that it starts; without it the installed entry point does nothing."""
+    door = tmp_path / "packages" / "door-1.dist-info"
+    door.mkdir(parents=True)
+    (door / "METADATA").write_text("Metadata-Version: 2.1\nName: door\nVersion: 1\n")
+    (door / "entry_points.txt").write_text("[triton.backends]\ncudaemu = cudaemu.triton_backend\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{door.parent}:{ROOT}",
+        "TRITON_DEFAULT_BACKEND": "cudaemu",
+        "CUDAEMU_TRITON": "--arch 8.0 --threads 1",
+    }
+    command = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == 2 * "capability (8, 0)\n"
+    assert done.stderr.count("emulator, compute capability 8.0: 1 launch, no findings") == 2, done.stderr
+    del environment["TRITON_DEFAULT_BACKEND"]
+    loaded = "import sys, triton; print([name for name in sys.modules if name.startswith('cudaemu')])"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, env=environment, check=True)
+    assert "cudaemu.triton_backend.driver" in done.stdout and "cudaemu.triton'" not in done.stdout

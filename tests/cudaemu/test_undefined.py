@@ -186,6 +186,15 @@ HARMLESS = {
     + OUT.format("%r3"),
     "overwritten": "add.u32 %r3, %r60, 1; mov.u32 %r3, %r0;" + OUT.format("%r3"),
     "a field": "bfi.b32 %r3, %r0, %r60, 0, 16; bfe.u32 %r4, %r3, 0, 16;" + OUT.format("%r4"),
+    "converted beside another": "cvt.rn.f32.u32 %f1, %r0; cvt.rn.f16x2.f32 %r3, %f31, %f1; mov.b32 {%h3, %h4}, %r3;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u16 [%rd31], %h3;",
+    "the other one of two": "cvt.rn.f32.u32 %f1, %r0; cvt.rn.f16x2.f32 %r3, %f1, %f31; mov.b32 {%h3, %h4}, %r3;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u16 [%rd31], %h4;",
+    "eight bits beside others": "cvt.rn.f32.u32 %f1, %r0; cvt.rn.satfinite.e4m3x2.f32 %h3, %f31, %f1;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.b8 [%rd31], %h3;",
+    "eight bits, and back": "cvt.rn.f32.u32 %f1, %r0; cvt.rn.f16x2.f32 %r3, %f1, %f31;"
+    "cvt.rn.satfinite.e5m2x2.f16x2 %h3, %r3; cvt.rn.f16x2.e5m2x2 %r4, %h3; mov.b32 {%h3, %h4}, %r4;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u16 [%rd31], %h4;",
     "a byte": "prmt.b32 %r3, %r60, %r0, 0x4444;" + OUT.format("%r3"),
     "a table": "lop3.b32 %r3, %r60, 0, %r0, 0xEA;" + OUT.format("%r3"),
     "two halves": "mov.b32 %r3, {%h1, %h2}; cvt.u16.u32 %h1, %r0; mov.b32 %r3, {%h1, %h2}; add.u16x2 %r3, %r3, %r3;"
@@ -217,6 +226,13 @@ HARMFUL = {
     "added": "add.u32 %r3, %r60, 1;" + OUT.format("%r3"),
     "chosen": "setp.lt.u32 %p0, %r0, 5; selp.b32 %r3, %r0, %r60, %p0;" + OUT.format("%r3"),
     "in a sum": "cvt.rn.f32.u32 %f1, %r0; fma.rn.f32 %f2, %f1, %f31, %f1; mov.b32 %r3, %f2;" + OUT.format("%r3"),
+    "converted": "cvt.rn.f32.u32 %f1, %r0; cvt.rn.f16x2.f32 %r3, %f31, %f1; mov.b32 {%h3, %h4}, %r3;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u16 [%rd31], %h4;",
+    "converted to eight bits, and back": "cvt.rn.f32.u32 %f1, %r0; cvt.rn.f16x2.f32 %r3, %f1, %f31;"
+    "cvt.rn.satfinite.e5m2x2.f16x2 %h3, %r3; cvt.rn.f16x2.e5m2x2 %r4, %h3; mov.b32 {%h3, %h4}, %r4;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.u16 [%rd31], %h3;",
+    "converted to eight bits": "cvt.rn.f32.u32 %f1, %r0; cvt.rn.satfinite.e4m3x2.f32 %h3, %f1, %f31;"
+    "mad.wide.u32 %rd31, %r0, 4, %rd0; st.global.b8 [%rd31], %h3;",
     "compared": "setp.lt.u32 %p0, %r60, 5; selp.b32 %r3, 1, 2, %p0;" + OUT.format("%r3"),
     "an address": "add.s64 %rd3, %rd0, 0; mov.u32 %r3, 0; mul.wide.u32 %rd4, %r60, 0; add.s64 %rd3, %rd3, %rd4;"
     "st.global.u32 [%rd3], 1;",
