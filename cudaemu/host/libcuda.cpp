@@ -63,9 +63,7 @@ void *absent_function(const std::string &name) {
 
 // ---- copies of rows and boxes ------------------------------------------------------------------------------------
 
-template <class T>
-uint64_t first_byte(const T &p, CUmemorytype kind, const void *host, CUdeviceptr at, size_t x, size_t y, size_t pitch) {
-  (void)p;
+uint64_t first_byte(CUmemorytype kind, const void *host, CUdeviceptr at, size_t x, size_t y, size_t pitch) {
   return (kind == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : at) + y * pitch + x;
 }
 
@@ -73,8 +71,8 @@ cudaError_t copy_rows(const CUDA_MEMCPY2D &p) {
   const char *const call = "cuMemcpy2D";
   if (p.srcMemoryType == CU_MEMORYTYPE_ARRAY || p.dstMemoryType == CU_MEMORYTYPE_ARRAY)
     return refuse(cudaErrorNotSupported, "cuMemcpy2D: the emulator's driver API has no arrays");
-  const uint64_t from = first_byte(p, p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY, p.srcPitch);
-  const uint64_t to = first_byte(p, p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY, p.dstPitch);
+  const uint64_t from = first_byte(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY, p.srcPitch);
+  const uint64_t to = first_byte(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY, p.dstPitch);
   const size_t from_pitch = p.srcPitch ? p.srcPitch : p.WidthInBytes;
   const size_t to_pitch = p.dstPitch ? p.dstPitch : p.WidthInBytes;
   return copy_2d(call, reinterpret_cast<void *>(to), to_pitch, reinterpret_cast<void *>(from), from_pitch,
