@@ -350,6 +350,42 @@ CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel *out, unsigned room, CUlibra
   return cuModuleEnumerateFunctions(reinterpret_cast<CUfunction *>(out), room, reinterpret_cast<CUmodule>(library));
 }
 
+// The runtime's names for these.
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *image, enum cudaJitOption *, void **, unsigned,
+                                enum cudaLibraryOption *, void **, unsigned) {
+  CALL(cudaLibraryLoadData);
+  return cudaError_t(load_module("cudaLibraryLoadData", reinterpret_cast<CUmodule *>(out), image));
+}
+cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t *out, const char *name, enum cudaJitOption *, void **, unsigned,
+                                    enum cudaLibraryOption *, void **, unsigned) {
+  CALL(cudaLibraryLoadFromFile);
+  return cudaError_t(load_file("cudaLibraryLoadFromFile", reinterpret_cast<CUmodule *>(out), name));
+}
+cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
+  return cudaError_t(cuModuleUnload(reinterpret_cast<CUmodule>(library)));
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t *out, cudaLibrary_t library, const char *name) {
+  CALL(cudaLibraryGetKernel);
+  CUfunction *const function = reinterpret_cast<CUfunction *>(out);
+  return cudaError_t(find_function("cudaLibraryGetKernel", function, reinterpret_cast<CUmodule>(library), name));
+}
+cudaError_t cudaLibraryGetGlobal(void **address, size_t *bytes, cudaLibrary_t library, const char *name) {
+  CALL(cudaLibraryGetGlobal);
+  CUdeviceptr *const found = reinterpret_cast<CUdeviceptr *>(address);
+  return cudaError_t(find_variable("cudaLibraryGetGlobal", found, bytes, reinterpret_cast<CUmodule>(library), name));
+}
+cudaError_t cudaLibraryGetKernelCount(unsigned *count, cudaLibrary_t library) {
+  return cudaError_t(cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(library)));
+}
+cudaError_t cudaLibraryEnumerateKernels(cudaKernel_t *out, unsigned room, cudaLibrary_t library) {
+  CUfunction *const functions = reinterpret_cast<CUfunction *>(out);
+  return cudaError_t(cuModuleEnumerateFunctions(functions, room, reinterpret_cast<CUmodule>(library)));
+}
+cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, enum cudaFuncAttribute attribute, int value, int) {
+  return cudaFuncSetAttribute(kernel, attribute, value);
+}
+
 // ---- kernels -----------------------------------------------------------------------------------------------------
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction *out, CUkernel kernel) {
