@@ -178,10 +178,19 @@ extern "C" {
 
 // ---- the device that is in this process --------------------------------------------------------------------------
 
+// Python's lock, of a thread that may have it.
+static void *let_go_of_python() {
+  static const auto has = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  static const auto save = reinterpret_cast<void *(*)()>(dlsym(RTLD_DEFAULT, "PyEval_SaveThread"));
+  return has && save && has() ? save() : nullptr;
+}
+
 // `serve` answers requests by `emulator_answer`, `place` says where the program is; `file`: the device's memory.
 __attribute__((visibility("default"))) int emulator_serve(
     void (*serve)(const char *, size_t, Answer *), uint64_t (*place)(), int file) {
   served_here = serve, place_here = place, channel = memory_file = file;
+  let_go = let_go_of_python;
+  take_back = reinterpret_cast<void (*)(void *)>(dlsym(RTLD_DEFAULT, "PyEval_RestoreThread"));
   device = ask(Request::HELLO).take<Device>();
   void *const both = mmap(nullptr, 2 * device.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   if (both == MAP_FAILED) return errno;
