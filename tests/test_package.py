@@ -107,7 +107,7 @@ def test_the_source_distribution_has_what_people_need(source):
 
 def test_the_wheel_has_the_sources_of_the_emulator_and_nothing_of_the_course(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    code = (path for path in (ROOT / "cudaemu").rglob("*") if path.suffix in (".py", ".cpp", ".h", ".typed"))
+    code = (path for path in (ROOT / "cudaemu").rglob("*") if path.suffix in (".py", ".cpp", ".h", ".map", ".typed"))
     assert {path.relative_to(ROOT).as_posix() for path in code} == {n for n in names if n.startswith("cudaemu/")}
     assert {name.partition("/")[0] for name in names} == {"cudaemu", f"cudaemu-{cudaemu.__version__}.dist-info"}
 

@@ -51,7 +51,20 @@ struct Shared {        // the first page of device memory, which process.py read
   char last_call[64];  // the name of the CUDA call that runs, or ran last
   uint64_t calls;      // how many there were
 } *shared = nullptr;
-std::recursive_mutex guard;
+
+// Who waits for it lets go of Python's own lock meanwhile, if there is one: the thread that has this may need that.
+void *(*let_go)() = nullptr;
+void (*take_back)(void *) = nullptr;
+struct Guard {
+  std::recursive_mutex mutex;
+  void lock() {
+    if (mutex.try_lock()) return;
+    void *const held = let_go ? let_go() : nullptr;
+    mutex.lock();
+    if (held) take_back(held);
+  }
+  void unlock() { mutex.unlock(); }
+} guard;
 
 bool send_all(const void *data, size_t bytes) {
   for (const char *at = static_cast<const char *>(data); bytes;) {

@@ -20,6 +20,12 @@ auto &loaded_functions() {
   return all;
 }
 
+Function *loaded_function(const void *handle) {
+  for (auto &[name, function] : loaded_functions())
+    if (&function == handle) return &function;
+  return nullptr;
+}
+
 // A call of the driver does not change the runtime's last error.
 struct Apart {
   const cudaError_t before = last_error;

@@ -26,9 +26,12 @@ bool learn(Function &function) {
   return true;
 }
 
+Function *loaded_function(const void *handle);  // one of a module that was loaded
+
 Function *find(const void *host) {
   const auto found = functions().find(host);
-  return found != functions().end() && learn(found->second) ? &found->second : nullptr;
+  if (found == functions().end()) return loaded_function(host);  // a cudaKernel_t is taken as well
+  return learn(found->second) ? &found->second : nullptr;
 }
 
 cudaError_t unknown_function(const char *call) {

@@ -63,9 +63,7 @@ void *absent_function(const std::string &name) {
 
 // ---- copies of rows and boxes ------------------------------------------------------------------------------------
 
-template <class T>
-uint64_t first_byte(const T &p, CUmemorytype kind, const void *host, CUdeviceptr at, size_t x, size_t y, size_t pitch) {
-  (void)p;
+uint64_t first_byte(CUmemorytype kind, const void *host, CUdeviceptr at, size_t x, size_t y, size_t pitch) {
   return (kind == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : at) + y * pitch + x;
 }
 
@@ -73,8 +71,8 @@ cudaError_t copy_rows(const CUDA_MEMCPY2D &p) {
   const char *const call = "cuMemcpy2D";
   if (p.srcMemoryType == CU_MEMORYTYPE_ARRAY || p.dstMemoryType == CU_MEMORYTYPE_ARRAY)
     return refuse(cudaErrorNotSupported, "cuMemcpy2D: the emulator's driver API has no arrays");
-  const uint64_t from = first_byte(p, p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY, p.srcPitch);
-  const uint64_t to = first_byte(p, p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY, p.dstPitch);
+  const uint64_t from = first_byte(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY, p.srcPitch);
+  const uint64_t to = first_byte(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY, p.dstPitch);
   const size_t from_pitch = p.srcPitch ? p.srcPitch : p.WidthInBytes;
   const size_t to_pitch = p.dstPitch ? p.dstPitch : p.WidthInBytes;
   return copy_2d(call, reinterpret_cast<void *>(to), to_pitch, reinterpret_cast<void *>(from), from_pitch,
@@ -180,10 +178,19 @@ extern "C" {
 
 // ---- the device that is in this process --------------------------------------------------------------------------
 
+// Python's lock, of a thread that may have it.
+static void *let_go_of_python() {
+  static const auto has = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  static const auto save = reinterpret_cast<void *(*)()>(dlsym(RTLD_DEFAULT, "PyEval_SaveThread"));
+  return has && save && has() ? save() : nullptr;
+}
+
 // `serve` answers requests by `emulator_answer`, `place` says where the program is; `file`: the device's memory.
 __attribute__((visibility("default"))) int emulator_serve(
     void (*serve)(const char *, size_t, Answer *), uint64_t (*place)(), int file) {
   served_here = serve, place_here = place, channel = memory_file = file;
+  let_go = let_go_of_python;
+  take_back = reinterpret_cast<void (*)(void *)>(dlsym(RTLD_DEFAULT, "PyEval_RestoreThread"));
   device = ask(Request::HELLO).take<Device>();
   void *const both = mmap(nullptr, 2 * device.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   if (both == MAP_FAILED) return errno;
@@ -350,6 +357,42 @@ CUresult CUDAAPI cuLibraryGetKernelCount(unsigned *count, CUlibrary library) {
 }
 CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel *out, unsigned room, CUlibrary library) {
   return cuModuleEnumerateFunctions(reinterpret_cast<CUfunction *>(out), room, reinterpret_cast<CUmodule>(library));
+}
+
+// The runtime's names for these.
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *image, enum cudaJitOption *, void **, unsigned,
+                                enum cudaLibraryOption *, void **, unsigned) {
+  CALL(cudaLibraryLoadData);
+  return cudaError_t(load_module("cudaLibraryLoadData", reinterpret_cast<CUmodule *>(out), image));
+}
+cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t *out, const char *name, enum cudaJitOption *, void **, unsigned,
+                                    enum cudaLibraryOption *, void **, unsigned) {
+  CALL(cudaLibraryLoadFromFile);
+  return cudaError_t(load_file("cudaLibraryLoadFromFile", reinterpret_cast<CUmodule *>(out), name));
+}
+cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
+  return cudaError_t(cuModuleUnload(reinterpret_cast<CUmodule>(library)));
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t *out, cudaLibrary_t library, const char *name) {
+  CALL(cudaLibraryGetKernel);
+  CUfunction *const function = reinterpret_cast<CUfunction *>(out);
+  return cudaError_t(find_function("cudaLibraryGetKernel", function, reinterpret_cast<CUmodule>(library), name));
+}
+cudaError_t cudaLibraryGetGlobal(void **address, size_t *bytes, cudaLibrary_t library, const char *name) {
+  CALL(cudaLibraryGetGlobal);
+  CUdeviceptr *const found = reinterpret_cast<CUdeviceptr *>(address);
+  return cudaError_t(find_variable("cudaLibraryGetGlobal", found, bytes, reinterpret_cast<CUmodule>(library), name));
+}
+cudaError_t cudaLibraryGetKernelCount(unsigned *count, cudaLibrary_t library) {
+  return cudaError_t(cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(library)));
+}
+cudaError_t cudaLibraryEnumerateKernels(cudaKernel_t *out, unsigned room, cudaLibrary_t library) {
+  CUfunction *const functions = reinterpret_cast<CUfunction *>(out);
+  return cudaError_t(cuModuleEnumerateFunctions(functions, room, reinterpret_cast<CUmodule>(library)));
+}
+cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, enum cudaFuncAttribute attribute, int value, int) {
+  return cudaFuncSetAttribute(kernel, attribute, value);
 }
 
 // ---- kernels -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cudaemu import build, engine, process
+from cudaemu import engine, process
 from cudaemu.compiler import toolchain
 from tests.cudaemu.test_program_files import CORE
 
@@ -28,7 +28,7 @@ def test_no_compiler_warns(cxx):
         pytest.skip(f"there is no {cxx}")
     host = ["-O1", "-std=c++17", "-fPIC", "-isystem", toolchain.find_nvcc().include]
     commands = [[cxx, *engine.FLAGS, *STRICT, source] for source in engine.SOURCES]
-    commands += [[cxx, *host, *STRICT, source] for source in (build.RUNTIME, process.HERE / "runner.cpp")]
+    commands += [[cxx, *host, *STRICT, source] for source in sorted(process.HERE.glob("*.cpp"))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         done = list(pool.map(lambda words: subprocess.run(words, capture_output=True, text=True), commands))
     assert not [each.stderr for each in done if each.returncode], f"{cxx} warns"

@@ -152,6 +152,38 @@ except ValueError as error:
     assert done.stdout.splitlines() == ["8", "arch must be chosen before CUDA is used, which has seen 8.0"], done.stderr
 
 
+def test_threads_with_and_without_pythons_lock(tmp_path):
+    done = run(
+        tmp_path,
+        """
+        from threading import Thread
+        call("cuModuleLoadData", byref(module), PTX)
+        call("cuModuleGetFunction", byref(kernel), module, b"scale")
+        call("cuMemAlloc_v2", byref(x), 40)
+        call("cuMemsetD8_v2", x, 0, 40)
+        holding = PyDLL("libcuda.so.1")  # its calls keep the lock, as some of Cython's do
+
+        def launches():
+            for _ in range(20):
+                launch(10, x)
+
+        def streams():
+            for _ in range(200):
+                stream = c_void_p()
+                assert not holding.cuStreamCreate(byref(stream), 0)
+                assert not holding.cuStreamDestroy_v2(stream)
+
+        threads = [Thread(target=each) for each in (launches, streams, launches, streams)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        print("ended")
+        """,
+    )
+    assert done.stdout.split() == ["ended"] and "40 launches" in done.stderr, done.stderr
+
+
 def test_the_plugin_fails_a_test_with_a_finding(tmp_path):
     names = {"test_right": "10", "test_wrong": "11"}
     body = "".join(f"\ndef {name}():\n    work({n})\n" for name, n in names.items())
