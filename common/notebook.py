@@ -357,7 +357,7 @@ def triton_exercise(
     except Exception as error:  # of Triton's compiler, or of the code
         said = "\n".join(filter(None, (str(error), str(error.__cause__ or ""))))
         return _fence(said.replace(f"{source.parent}{os.sep}", ""), "text", "**Does not run.**")
-    from cudaemu.triton import joined
+    from cudaemu.report import joined
 
     return _judged(joined(reports), expected, goals or {}, arguments)
 

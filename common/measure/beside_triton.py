@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Group
@@ -64,7 +64,7 @@ def attentions(n: int, device: str = "cuda") -> Calls:
     triton = partial(into, kernel, q, k, v, out=torch.empty_like(q), block_kv=128, warps=8)
     return {
         TORCH: lambda: scaled_dot_product_attention(q, k, v),
-        "kernels.attention": lambda: attention(q, k, v),
+        "kernels.attention": lambda: cast("Tensor", attention(q, k, v)),
         "Triton, pointers": triton,
         "Triton, descriptors": partial(triton, tma=True),
     }
