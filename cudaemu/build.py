@@ -21,8 +21,12 @@ from cudaemu.hardware import Arch
 from cudaemu.process import HERE
 
 RUNTIME, CALL = HERE / "runtime.cpp", HERE / "call.h"
+HEADERS = HERE / "libraries"  # of the libraries that there are stand-ins for, where the toolkit's own are not installed
+STAND_INS = {"cublas": "cublas_v2.h", "curand": "curand.h"}  # by the beginning of the names of its functions: a header
 WRAPPER = "emulator_source"  # the translation unit that includes the source; those of further sources have a number
 COMPILED, LINKED = (".cu", ".cpp", ".cc", ".cxx", ".c"), (".o", ".a", ".so")  # files that a program may consist of
+# Libraries that the stand-ins are in place of; -lineinfo is none.
+_HERE = re.compile(r"-l(cuda|cudart|cublas|cublasLt|curand)(_static)?|-lineinfo")
 _RELOCATABLE = re.compile(r"-dc|-?-rdc=true|--relocatable-device-code=true|--device-c")
 
 
@@ -88,6 +92,13 @@ def runtime_object(nvcc: toolchain.Nvcc) -> Path:
     return toolchain.compile_cxx(RUNTIME, ["-c", "-O1", "-std=c++17", "-fPIC", *includes], "runtime.o")
 
 
+def stand_in(nvcc: toolchain.Nvcc, library: str) -> Path:
+    """The stand-in for one of CUDA's libraries, compiled if this is the first time: of "cublas", host/cublas.cpp."""
+    includes = [f"-I{folder}" for folder in (HEADERS / library, *nvcc.older, nvcc.include)]
+    flags = ["-c", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", *includes]
+    return toolchain.compile_cxx(HERE / f"{library}.cpp", flags, f"{library}.o")
+
+
 def compile_host(
     source: Path,
     defines: Mapping[str, str] | None = None,
@@ -124,8 +135,10 @@ def compile_host(
         flags = [*extension.FLAGS, *(flag for flag in flags if flag not in extension.FLAGS)]
     relocatable = any(map(_RELOCATABLE.fullmatch, flags))
     options = _options(flags, defines, arch, [*folders, *nvcc.older])
-    # The stand-in has the driver's functions as well.
-    libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and flag not in ("-lcuda", "-lineinfo")]
+    for library, header in STAND_INS.items():
+        if not any((folder / header).is_file() for folder in (*nvcc.older, nvcc.include)):
+            options += ["-I", str(HEADERS / library)]
+    libraries = [flag for flag in flags if flag.startswith(("-l", "-L")) and not _HERE.fullmatch(flag)]
     libraries += ["-fopenmp"] if any("-fopenmp" in flag for flag in flags) else []
     wrapper = [f'#include "{source}"']
     if call is not None:
@@ -177,7 +190,7 @@ def compile_host(
             objects = ["kernel.o", *(f"{number}.o" for number, _ in compiled), *given]
             if relocatable:
                 objects.append(_registration(objects, cxx, out))
-            system = [runtime, *libraries, "-lpthread", "-ldl", "-lm", "-lrt"]
+            system = [runtime, *_stand_ins(objects, nvcc, out), *libraries, "-lpthread", "-ldl", "-lm", "-lrt"]
             # Libraries may change, those of g++ do not.
             depfile = ["-Wl,--dependency-file=link.d"] if libraries or given else []
             toolchain.run([cxx, "-shared", script, *depfile, *objects, *system, "-o", "kernel.so"], cwd=out)
@@ -220,6 +233,19 @@ def _files(others: Sequence[Path | str]) -> list[Path]:
         if file.suffix not in (*COMPILED, *LINKED):
             raise BadOption(f"{file}: a program's files must end in {', '.join((*COMPILED, *LINKED))}")
     return files
+
+
+def _stand_ins(objects: Sequence[object], nvcc: toolchain.Nvcc, out: Path) -> list[Path]:
+    """The stand-ins for the libraries whose functions are called. What they were made of counts as read."""
+    said = toolchain.run(["nm", "-u", *(each for each in objects if not str(each).endswith(".so"))], cwd=out)
+    made = []
+    for library in STAND_INS:
+        if re.search(rf"\bU {library}\w", said):
+            made.append(stand_in(nvcc, library))
+            names = [HERE / f"{library}.cpp", *HERE.glob("*.h"), *HEADERS.glob("*/*.h")]
+            words = " ".join(str(name).replace(" ", "\\ ") for name in names)
+            (out / f"{library}.d").write_text(f"kernel.so: {words}\n", encoding="utf-8", errors="surrogateescape")
+    return made
 
 
 _REGISTER = "void {}(void (*callback)(void **), void *, void *, void *) {{ callback(emulator_linked()); }}\n"

@@ -29,7 +29,7 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from cudaemu import cpp, hardware, link, memory
+from cudaemu import compute, cpp, hardware, link, memory, randoms
 from cudaemu.compiler import cache, toolchain
 from cudaemu.compiler.symbols import UNNAMED
 from cudaemu.errors import UserError
@@ -82,6 +82,7 @@ class Request(IntEnum):
     UNORDERED = 23
     LINK = 24
     KERNELS = 25
+    COMPUTE = 26
 
 
 # What the runtime knows of the device: the fields of host/channel.h's Device and their types, as `struct` has them.
@@ -174,6 +175,11 @@ class Device(Protocol):
     @property
     def meets_host(self) -> bool:
         """Whether the last launch is made for the host to touch managed memory while it runs."""
+        ...
+
+    @property
+    def sanitizes(self) -> bool:
+        """Whether kernels are checked, and mark what they write."""
         ...
 
     def describe(self, kernel: str) -> KernelDescription | None: ...
@@ -276,6 +282,7 @@ class Host:
         self._callers: dict[int, Sequence[int]] = {}  # of an allocation, by its address: where it was made
         self._allocating: dict[tuple[int, ...], None] = {}  # all places where one was made, in their order
         self._freeing: dict[int, Sequence[int]] = {}  # of what is freed, by its address: where that was
+        self._generators: dict[int, randoms.Generator] = {}  # of cuRAND, by the numbers of their states
 
     def run(self) -> Ended:
         """Run the host code to its end, serving its requests. An exception in a request ends it and is raised here."""
@@ -557,11 +564,29 @@ class Host:
             self.device.read_by_host(source, size)
         return b""
 
+    def _compute(self, reader: Reader) -> bytes:
+        """Work of a library on device memory (host/library.h)."""
+        call, operation = reader.text(), reader.text()
+        undefined, count = reader.take("II")
+        operands = [_operand(reader) for _ in range(count)]
+        (count,) = reader.take("I")
+        numbers, here = reader.take(f"{count}q"), reader.offsets()
+        device = self.device
+        work = compute.Work(
+            *(call, device.arena, operands, numbers),
+            found=lambda kind, message: device.found(HostFinding(kind, message, *self._locate(here))),
+            reads=device.read_by_host if undefined else None,
+            sets=device.written_by_host if undefined else None,
+            marked=device.sanitizes,
+            kept=self._generators,
+        )
+        return struct.pack("=i", compute.run(operation, work)) + work.results
+
     def _unwritten(self, reader: Reader) -> bytes:
         """Note unwritten memory that is copied to the host, except single bytes, which are padding."""
         call, arena = reader.text(), self.device.arena
         address, size = reader.take("QQ")
-        if found := arena.find(address):
+        if self.device.sanitizes and (found := arena.find(address)):
             start = address - found.base
             words = found.unwritten(slice(start, start + size // 4 * 4)).reshape(-1, 4).all(axis=1)
             first, missing = arena.describe(address + 4 * int(words.argmax())), 4 * int(words.sum())
@@ -730,6 +755,7 @@ _ANSWERS: Mapping[Request, Callable[[Host, Reader], bytes]] = {
     Request.UNORDERED: Host._unordered,
     Request.LINK: Host._link,
     Request.KERNELS: Host._kernels,
+    Request.COMPUTE: Host._compute,
 }  # DONE answers what is said while a kernel runs
 _layout = lru_cache(struct.Struct)
 
@@ -761,6 +787,13 @@ class Reader:
     def offsets(self) -> tuple[int, ...]:
         (count,) = self.take("I")
         return self.take(f"{count}Q")
+
+
+def _operand(reader: Reader) -> compute.Operand:
+    name, (type_, how) = reader.text(), reader.take("II")
+    shape, steps = reader.take("3q"), reader.take("3q")
+    at, count = reader.take("QI")
+    return compute.Operand(name, type_, how, shape, steps, at, reader.take(f"{count}Q"), reader.data())
 
 
 class _Passed:

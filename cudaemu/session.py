@@ -250,6 +250,10 @@ class Session(Device):
         return replace(served, touched=result.past.touched()) if tells and result.past else served
 
     @property
+    def sanitizes(self) -> bool:
+        return self.settings.sanitize
+
+    @property
     def meets_host(self) -> bool:  # fences and atomics of system scope are made for it
         return self._latest is not None and any(".sys." in place.text for place in self._latest.instructions)
 

@@ -105,23 +105,27 @@ struct Marked {
   }
 };
 
-// The range of one allocation that a call means; its size is 0, and the call refused, if there is none.
-Marked range(const char *call, const void *at, size_t bytes) {
+// These bytes of one allocation; the size is 0 if there is none that has them all.
+Marked find_range(uint64_t address, size_t bytes) {
   std::lock_guard lock(guard);
-  const uint64_t address = reinterpret_cast<uint64_t>(at);
   auto found = blocks().upper_bound(address);
   if (found == blocks().begin() || address - std::prev(found)->first >= std::prev(found)->second) {
     Answer answer = ask(Request::FIND, Packet().add(address));  // a variable, or an array of Python's
     const uint64_t base = answer.take<uint64_t>(), size = answer.take<uint64_t>();
     if (size) found = std::next(blocks().insert_or_assign(base, size).first);
   }
-  Marked made;
-  if (found != blocks().begin() && address - std::prev(found)->first < std::prev(found)->second)
-    made = {std::prev(found)->first, std::prev(found)->second, address - std::prev(found)->first, bytes};
-  if (bytes > made.size - made.offset) {
+  if (found == blocks().begin()) return {};
+  const auto &[base, size] = *std::prev(found);
+  if (address - base >= size || bytes > size - (address - base)) return {};
+  return {base, size, address - base, bytes};
+}
+
+// The range of one allocation that a call means; its size is 0, and the call refused, if there is none.
+Marked range(const char *call, const void *at, size_t bytes) {
+  const uint64_t address = reinterpret_cast<uint64_t>(at);
+  const Marked made = find_range(address, bytes);
+  if (!made.size)
     explain(cudaErrorInvalidValue, ask(Request::OUTSIDE, Packet().text(call).add(address).add(uint64_t(bytes))).rest());
-    made.size = 0;
-  }
   return made;
 }
 

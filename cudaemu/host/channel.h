@@ -29,6 +29,7 @@ enum class Request : uint32_t {
   UNORDERED,
   LINK,
   KERNELS,
+  COMPUTE,
 };
 
 constexpr uint32_t GO_LOOK = 2;  // while a kernel runs: say where the program is (anything else: print this)
@@ -114,6 +115,10 @@ class Answer {
     if (at_ + sizeof value <= data.size()) memcpy(&value, data.data() + at_, sizeof value);
     at_ += sizeof value;
     return value;
+  }
+  void take(void *to, size_t bytes) {
+    if (at_ + bytes <= data.size()) memcpy(to, data.data() + at_, bytes);
+    at_ += bytes;
   }
   std::string rest() const { return at_ < data.size() ? data.substr(at_) : std::string(); }
   bool empty() const { return data.empty(); }

@@ -13,7 +13,8 @@
 // says whether it was ever written (memory.py): copies and fills set them without a request.
 //
 // Here are the functions of the runtime's API. What they rest on is in headers that are included once, here: channel.h,
-// known.h, waits.h, faults.h, launches.h, tensor_maps.h, allocations.h, arrays.h, graphs.h; driver.h has the driver's API.
+// known.h, waits.h, faults.h, launches.h, tensor_maps.h, allocations.h, arrays.h, graphs.h, compute.h; driver.h
+// has the driver's API. The stand-ins for libraries, cublas.cpp and curand.cpp, are linked to the programs that call them.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -47,6 +48,7 @@
 #include <vector>
 
 #include "../vm/tensor_map.h"
+#include "library.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // programs may call what is deprecated
 
@@ -131,6 +133,7 @@ const std::pair<const uint64_t, Mapped> *host_memory(uint64_t address) {
 #include "allocations.h"
 #include "arrays.h"
 #include "graphs.h"
+#include "compute.h"
 // clang-format on
 
 namespace {
