@@ -117,7 +117,7 @@ _TEMPLATES = {
     },
 }
 
-# Libraries and interfaces of which the emulator has no stand-in, or only a part: headers, functions, and what is possible.
+# Libraries and interfaces without a stand-in, or of which it has a part: headers, functions, and what is possible.
 _REFERENCE = "compute the reference on the host, or run the program on a GPU"
 _IMAGES = "copies to the host (cudaMemcpy), and files of images"
 _ONE_GPU = "one GPU is emulated: leave the exchange out, or run the program on several GPUs"
