@@ -173,7 +173,7 @@ def _messages(said: str) -> Iterator[str]:
 def _of_message(message: str, major: int) -> Iterator[str]:
     header = re.search(r'error: (\S+): No such file|could not open source file "([^"]+)"', message)
     if header:
-        yield from _of_header(header[1] or header[2], major)
+        yield from _of_header(header[1] or header[2])
         return
     field = re.search(r'class "cudaDeviceProp" has no member "(\w+)"', message)
     if field and field[1] in _FIELDS:
@@ -196,14 +196,27 @@ def _of_message(message: str, major: int) -> Iterator[str]:
                 return
 
 
-def _of_header(header: str, major: int) -> Iterator[str]:
-    if header == "nvToolsExt.h":
-        yield "NVTX 2 is not in CUDA 13 and newer. Instead: #include <nvtx3/nvToolsExt.h>, of pip's nvidia-nvtx"
-    elif header == "thrust/optional.h":
-        yield "thrust::optional is not in CUDA 13. Instead: cuda::std::optional, #include <cuda/std/optional>"
-    elif header in ("texture_fetch_functions.h", "surface_functions.h", "cuda_texture_types.h"):
-        yield f"{header} is not in CUDA {major}. Instead: {_TEXTURE}"
-    elif re.match(r"cut(lass|e)/", header):
+# Headers of CUDA that kernels or host code use as they are, in packages of their own.
+_PACKAGES = {
+    r"nvtx3/\S+": "nvidia-nvtx",
+    r"curand_\w+\.h": "nvidia-curand",
+    r"(cub|thrust|cuda|nv)/\S+": "nvidia-cuda-cccl",
+}
+_MOVED = {
+    "nvToolsExt.h": "NVTX 2 is not in CUDA 13 and newer. Instead: #include <nvtx3/nvToolsExt.h>, of pip's nvidia-nvtx",
+    "thrust/optional.h": "thrust::optional is not in CUDA 13. Instead: cuda::std::optional of <cuda/std/optional>",
+}
+
+
+def _of_header(header: str) -> Iterator[str]:
+    if header in _MOVED:
+        yield _MOVED[header]
+        return
+    for pattern, package in _PACKAGES.items():
+        if re.fullmatch(pattern, header):
+            yield f"{header} is NVIDIA's own, a header that runs here: pip install {package}, beside nvcc"
+            return
+    if re.match(r"cut(lass|e)/", header):
         yield f"{header} is CUTLASS's, a library of headers: -I FOLDER/cutlass/include"
     for name, headers, _, instead in _LIBRARIES:
         if re.fullmatch(rf"(?:{headers})(?:\.h(?:pp|xx)?)?", header):

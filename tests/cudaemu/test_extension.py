@@ -236,10 +236,10 @@ torch::Tensor one_more(torch::Tensor x) {
   return y;
 }
 std::vector<torch::Tensor> copies(torch::Tensor x) {
-  return {x.cpu(),          x.to(torch::kHalf),          x.to(torch::kInt).cpu(),          x.t().contiguous(),
-          x.t().clone(),    x[1],                        x.permute({1, 0}).reshape({-1}),  x.unsqueeze(0).squeeze(),
-          x.narrow(1, 1, 2).contiguous(), torch::full({2}, int64_t(1) << 62), torch::tensor(std::vector<int>{3, 1}),
-          x.index_select(0, torch::tensor(std::vector<int64_t>{1, 0, 1}))};
+  auto rows = torch::tensor(std::vector<int64_t>{1, 0, 1});
+  return {x.cpu(), x.to(torch::kHalf), x.to(torch::kInt).cpu(), x.t().contiguous(), x.t().clone(), x[1],
+          x.permute({1, 0}).reshape({-1}), x.unsqueeze(0).squeeze(), x.narrow(1, 1, 2).contiguous(),
+          torch::full({2}, int64_t(1) << 62), torch::tensor(std::vector<int>{3, 1}), x.index_select(0, rows)};
 }
 std::vector<torch::Tensor> order(torch::Tensor x) {
   auto [most, where] = torch::max(x, 0);

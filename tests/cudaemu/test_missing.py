@@ -138,9 +138,19 @@ def test_the_header_of_a_library_that_is_not_there(header, name):
     assert missing.explained(said.replace(header, "mine.h"), "13.0") == []
 
 
-def test_a_header_that_has_moved():
-    said = "main.cu:1:10: fatal error: nvToolsExt.h: No such file or directory"
-    assert "nvtx3/nvToolsExt.h" in missing.explained(said, "13.0")[0]
+@pytest.mark.parametrize(
+    ("header", "instead"),
+    [
+        ("nvToolsExt.h", "nvtx3/nvToolsExt.h"),
+        ("thrust/optional.h", "cuda/std/optional"),
+        ("nvtx3/nvToolsExt.h", "pip install nvidia-nvtx"),
+        ("curand_kernel.h", "pip install nvidia-curand"),
+        ("cub/cub.cuh", "pip install nvidia-cuda-cccl"),
+        ("cutlass/gemm/device/gemm.h", "-I FOLDER/cutlass/include"),
+    ],
+)
+def test_a_header_that_is_elsewhere(header, instead):
+    assert instead in missing.explained(f"main.cu:1:10: fatal error: {header}: No such file or directory", "13.0")[0]
 
 
 @pytest.mark.parametrize(
