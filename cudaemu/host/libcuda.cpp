@@ -221,7 +221,6 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char *text, int bytes, CUdevice ordinal) {
   return CUresult(cudaDeviceGetPCIBusId(text, bytes, ordinal));
 }
 CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *out, const char *) { return *out = 0, CUDA_SUCCESS; }
-CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice, CUdevice) { return *can = 0, CUDA_SUCCESS; }
 CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice ordinal) {
   DRIVER(cuDeviceGetDefaultMemPool, cudaDeviceGetDefaultMemPool(pool, ordinal));
 }
