@@ -73,6 +73,9 @@ int main(int argc, char **argv) {
   printf("%d", sdkSavePPM4ub("image.ppm", coloured, 2, 1));
   printf("%d: ", sdkLoadPPM4(sdkFindFilePath("image.ppm", argv[0]), &four, &width, &height));
   printf("%u %d %d %d\n", width, four[3], four[4], four[6]);
+  unsigned char three[6], *into = three;
+  printf("%d", __loadPPM("image.ppm", &into, &width, &height, &count));
+  printf(" %u %d %d\n", count, three[3], three[5]);
   coloured[0] = 8;
   sdkSavePPM4ub("other.ppm", coloured, 2, 1);
   printf("%d%d%d\n", sdkComparePPM("image.ppm", "other.ppm", 7, 0.1f, false),
@@ -108,6 +111,7 @@ timer 1 0 1 1
 0.5 0.8 2
 111: 3x2 1 102
 11: 2 0 4 6
+1 3 4 6
 1 of 6 values differ by more than 6
 100
 1111: 3 2.5

@@ -103,6 +103,15 @@ bool files_alike(const char *one, const char *other, unsigned count, float epsil
 
 }  // namespace emulator_samples
 
+inline bool __loadPPM(const char *name, unsigned char **data, unsigned *width, unsigned *height, unsigned *channels) {
+  emulator_samples::Image image;
+  if (!image.read(name)) return false;
+  *width = image.width, *height = image.height, *channels = image.channels;
+  if (!*data) *data = static_cast<unsigned char *>(malloc(image.data.size()));
+  std::copy(image.data.begin(), image.data.end(), *data);
+  return true;
+}
+
 // Images are put where *data points to, or into memory of malloc if that is null. Floats are 0 to 1.
 template <class T>
 bool sdkLoadPGM(const char *name, T **data, unsigned *width, unsigned *height) {
