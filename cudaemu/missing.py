@@ -123,7 +123,6 @@ _IMAGES = "copies to the host (cudaMemcpy), and files of images"
 _ONE_GPU = "one GPU is emulated: leave the exchange out, or run the program on several GPUs"
 _LIBRARIES = [
     ("such part of cuBLAS", r"cublas\w*", r"cublas", _REFERENCE),
-    ("header of NVIDIA's generators for kernels", r"curand_\w+", r"(?!)", "pip install nvidia-curand"),
     ("such part of cuRAND", r"curand\w*", r"curand", "random numbers of the host, or a generator in the kernel"),
     ("cuDNN", r"cudnn\w*", r"cudnn", _REFERENCE),
     ("cuSOLVER", r"cusolver\w*", r"cusolver", "LAPACK on the host, or a GPU"),
