@@ -17,10 +17,10 @@ __global__ void count() {
 }
 
 int main() {
-#ifdef CORRECTED
-  cudaLaunchCooperativeKernel(count, dim3(BLOCKS), dim3(BLOCK), nullptr);
+#ifndef CORRECTED
+  count<<<BLOCKS, BLOCK>>>();
 #else
-  count<<<BLOCKS, BLOCK> > >();
+  cudaLaunchCooperativeKernel(count, dim3(BLOCKS), dim3(BLOCK), nullptr);
 #endif
   return verdict(1, [](int) { return out == BLOCKS * BLOCK; });
 }

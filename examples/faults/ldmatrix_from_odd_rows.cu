@@ -15,8 +15,8 @@ __global__ void matrix() {
   for (int i = threadIdx.x; i < 8 * PITCH; i += 32) tile[i] = i;
   __syncwarp();
   unsigned pair;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"  // <- finding
-               : "=r"(pair) : "r"(at(tile + threadIdx.x % 8 * PITCH)) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"               // <- finding
+               : "=r"(pair) : "r"(at(tile + threadIdx.x % 8 * PITCH)) : "memory");  // <- finding
   out[threadIdx.x] = pair;
 }
 
