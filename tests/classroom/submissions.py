@@ -174,7 +174,7 @@ def _of_others() -> list[Kind]:
     nothing = (CHEAT, COMPILE, MISSED, RULE, RUN, WRONG)
     for name in list(cheats.CHEATS)[::4]:
         of, text = cheats.CHEATS[name]
-        found.append(Kind(f"cheat-{name}", text, nothing, exercise=exercises.find(of)))
+        found.append(Kind(f"listed-cheat-{name}", text, nothing, exercise=exercises.find(of)))
     for name in list(cheats.ODD)[::4]:
         of, text = cheats.ODD[name]
         found.append(Kind(f"odd-{name}", text, (SOLVED,), exercise=exercises.find(of)))

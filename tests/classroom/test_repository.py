@@ -102,7 +102,7 @@ def test_a_step_begins_with_the_students_own(made):
 
 @pytest.mark.full
 def test_there_are_hints_and_no_solution(made):
-    status, said = there(made, "practice")
+    status, said = there(made, "practice", "--list")
     assert status == 0 and all(exercise.name in said for exercise in CHOSEN)
     assert there(made, "practice", "02", "--solution")[0] == 2
     told = [there(made, "practice", "transpose", "--hint")[1] for _ in range(3)]
