@@ -24,7 +24,7 @@ __global__ void corner(const __grid_constant__ CUtensorMap map) {
     asm volatile(  // <- finding
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2}], [%3];" ::"r"(
             at(tile)),
-        "l"(&map), "r"(0), "r"(at(&bar)) : "memory");
+        "l"(&map), "r"(0), "r"(at(&bar)) : "memory");  // <- finding
   }
   __syncthreads();
   wait(&bar, 0);

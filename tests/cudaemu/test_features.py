@@ -132,6 +132,8 @@ def test_ptxas_says_the_same(feature, statement, tmp_path):
             [ptxas, f"-arch=sm_{target}", tmp_path / "k.ptx", "-o", os.devnull], capture_output=True, text=True
         )
         said = done.stdout + done.stderr
+        if "Unsupported .version" in said:
+            pytest.skip(said.strip())  # an older ptxas than the PTX ISA's that the table was made of
         assert (done.returncode == 0) == feature.has(Arch.of(target)), (target, said)
 
 

@@ -1661,6 +1661,8 @@ ELSEWHERE |= {"wmma.load.f64", "wmma.store.f64"}  # test_tensor.py
 ELSEWHERE |= {"and.pred.settling", "or.pred.settling"}  # test_order.py
 ELSEWHERE |= {f"selp.b{bits}.settling" for bits in (16, 32, 64)}  # test_triton.py
 ELSEWHERE |= {"fence.mbarrier_init"}  # test_bulk.py
+ELSEWHERE |= {"cancel", "cancel.granted", "cancel.place", "ldmatrix.b8", "stmatrix.b8"}  # test_blackwell.py
+ELSEWHERE |= {"mma.scaled", "mma.sp.f32", "mma.sp.s32"}  # likewise
 ELSEWHERE |= {"bra", "brx", "call", "return", "unknown", "cluster.wait"}  # the scheduler: test_engine.py, test_calls.py
 
 

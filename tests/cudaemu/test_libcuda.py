@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -202,7 +203,9 @@ def test_the_plugin_fails_a_test_with_a_finding(tmp_path):
             assert cudaemu_reports[-1].launches[0].kernel == "scale"
         """
     (tmp_path / "test_some.py").write_text(HEAD + textwrap.dedent(work) + body)
-    command = [sys.executable, "-m", "pytest", "-p", "cudaemu.pytest_plugin", "--cudaemu", "-q", str(tmp_path)]
+    installed = any(each.value == "cudaemu.pytest_plugin" for each in entry_points(group="pytest11"))
+    plugin = () if installed else ("-p", "cudaemu.pytest_plugin")
+    command = [sys.executable, "-m", "pytest", *plugin, "--cudaemu", "-q", str(tmp_path)]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider"], capture_output=True, text=True, timeout=300, cwd=tmp_path
     )
