@@ -100,6 +100,7 @@ def test_announcements_are_made_once(capsys, monkeypatch):
 
 def test_progress_in_a_log_is_a_line_from_time_to_time(capsys, monkeypatch):
     clock = [0.0]
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # other tests of this process import it
     monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
     with terminal.progress("outer", total=200) as update, terminal.progress("inner", total=1) as inner:
         for clock[0] in (1.0, 59.0, 61.0, 119.0, 122.0):

@@ -34,7 +34,7 @@ TOOL_HELP = """no {name} found. Install it from pip:
     pip install "cuda-toolkit[nvcc,cccl]" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"""
 
 
-SAMPLES = Path(__file__).parents[1] / "host" / "samples"  # headers that programs of cuda-samples include
+SAMPLES = Path(__file__).resolve().parents[1] / "host" / "samples"  # headers that programs of cuda-samples include
 
 SCRIPT = 64 << 10  # bytes: of a compiler, a smaller file is a script, of which no version tells
 OLDEST_NVCC = (13, 0)  # the oldest that is tested

@@ -24,7 +24,7 @@ __global__ void __cluster_dims__(2) broadcast() {
     asm volatile(  // <- finding
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
         ".multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(at(tile)),
-        "l"(in), "r"(int(sizeof tile)), "r"(at(&bar)), "h"(uint16_t(3)) : "memory");
+        "l"(in), "r"(int(sizeof tile)), "r"(at(&bar)), "h"(uint16_t(3)) : "memory");  // <- finding
   wait(&bar, 0);
   out[blockIdx.x * N + threadIdx.x] = tile[threadIdx.x];
   cluster_sync();

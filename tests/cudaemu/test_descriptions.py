@@ -84,7 +84,7 @@ def test_each_rule_has_what_it_looks_at():
             assert about.rule == "ATOMIC", name
         if about.effect in (Effect.MULTIPLIES, Effect.MULTIPLIES_LATER):
             assert about.rule in ("PRODUCT", "EXTENDED", "FRAGMENTS", "WARPGROUP") and about.reports, name
-    assert len(used) == 25, sorted(used)
+    assert len(used) == 29, sorted(used)
 
 
 def test_every_category_is_counted_and_none_is_for_nothing():

@@ -249,8 +249,7 @@ def test_flags_and_the_environment_are_part_of_what_is_built(monkeypatch):
         (("--error-exitcode", "0"), "int main() {}", USAGE_STATUS, "must be a number from 1 to 255, got '0'"),
         (
             ("--arch", "10.0"),
-            '__global__ void k() { asm("clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes'
-            '.b128 [%0], [%0];" ::"r"(16)); }\n'
+            '__global__ void k() { asm("st.bulk.weak.shared::cta [%0], 8, 0;" ::"l"(0ll)); }\n'
             "int main() { k<<<1, 1>>>(); }",
             NOT_RUN_STATUS,
             "the emulator cannot execute",
