@@ -68,6 +68,7 @@ def test_what_is_folded_is_whole_in_plain_text():
     assert "<details>" not in notebook.quote(stage, "K").data
 
 
+@pytest.mark.full
 def test_counters_stand_side_by_side_and_two_with_their_change():
     naive, block = kernels.load("01"), kernels.load("02")
     text = notebook.counters([naive, block], (64, 64, 64)).data

@@ -259,7 +259,7 @@ def test_keys_are_split_where_the_gpu_would_stay_empty():
 # ---- in the emulator -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core(every=5)
+@pytest.mark.core(every=9)
 @every_stage
 @pytest.mark.parametrize("n", [1, 16, 17, 63, 64, 65, 129])
 def test_lengths_on_both_sides_of_a_tile(own, n):
@@ -267,7 +267,7 @@ def test_lengths_on_both_sides_of_a_tile(own, n):
         assert_emulated_right(own.plain, 1, 2, 2, n, n_kv)
 
 
-@pytest.mark.core(every=5)
+@pytest.mark.core(every=15)
 @every_stage
 @pytest.mark.parametrize(
     "n, n_kv", [(200, 200), (200, 70), (70, 200), (129, 1), (1, 129), (64, 64), (128, 65), (190, 127)]
