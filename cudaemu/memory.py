@@ -422,8 +422,8 @@ def _check_place(name: str, array: Array) -> None:
 
     if array.is_nested or array.layout != torch.strided:
         raise UserError(f"{name} must be a dense tensor, got {'a nested one' if array.is_nested else array.layout}")
-    there = "cpu" in (array.device.type, array.untyped_storage().device.type if array.device.type == "cuda" else "")
-    if not there or not array.is_contiguous():  # a script of Triton's says "cuda" of all that is here
+    here = "cpu" in (array.device.type, array.untyped_storage().device.type if array.device.type == "cuda" else "")
+    if not here or not array.is_contiguous():  # a script of Triton's says "cuda" of all that is here
         raise UserError(f"{name} must be a contiguous tensor on the CPU")
     if array.is_neg() or array.is_conj():
         raise UserError(f"{name} must have its values in memory, got a lazy view: pass a clone()")
