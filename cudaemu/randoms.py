@@ -11,6 +11,7 @@ and F. Kuo, Constructing Sobol Sequences with Better Two-Dimensional Projections
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -49,7 +50,7 @@ def _normal_double(x: Array, y: Array) -> Array:
     return _pairs(x, 2 * np.pi * y)
 
 
-class Lanes:
+class Lanes(ABC):
     """Parts of one sequence, far apart, which give their numbers in turn, one or two at a time.
 
     `lanes`: how many there are. A visit to a lane takes one or more of its numbers."""
@@ -57,9 +58,9 @@ class Lanes:
     def __init__(self, lanes: int, offset: int):
         self.lanes, self._next = lanes, offset % lanes
 
+    @abstractmethod
     def draw(self, lanes: slice) -> Array:
         """The next number of each of these."""
-        raise NotImplementedError
 
     def bits(self, lanes: slice) -> Array:
         return self.draw(lanes)
