@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cudaemu import engine, process
+from cudaemu import build, engine, process
 from cudaemu.compiler import toolchain
 from tests.cudaemu.test_program_files import CORE
 
@@ -26,7 +26,8 @@ STRICT = ["-Wall", "-Wextra", "-Werror", "-o", "/dev/null", "-c"]
 def test_no_compiler_warns(cxx):
     if shutil.which(cxx) is None:
         pytest.skip(f"there is no {cxx}")
-    host = ["-O1", "-std=c++17", "-fPIC", "-isystem", toolchain.find_nvcc().include]
+    host = ["-O1", "-std=c++17", "-fPIC", "-isystem", toolchain.find_nvcc().include]  # which may lack the libraries'
+    host += [f"-I{folder}" for folder in sorted(build.HEADERS.iterdir())]
     commands = [[cxx, *engine.FLAGS, *STRICT, source] for source in engine.SOURCES]
     commands += [[cxx, *host, *STRICT, source] for source in sorted(process.HERE.glob("*.cpp"))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
