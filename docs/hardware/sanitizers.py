@@ -41,15 +41,25 @@ from docs.hardware.suite import Broken
 Entry = Broken | Fault
 
 
+TOOLS: dict[str, tuple[str, ...]] = {
+    # and their options; --racecheck-report all: single hazards, which name copies in flight, and their analysis
+    "memcheck": (),
+    "racecheck": ("--racecheck-report", "all"),
+    "initcheck": ("--initcheck-address-space", "all"),
+    "synccheck": (),
+}
+
+
 @dataclass(frozen=True)
 class Collection:
-    """Programs with a defect; their record; the document with the table, and that table's first columns."""
+    """Programs with a defect; their record; the document with the table, and that table's first columns; tools."""
 
     entries: Callable[[], Sequence[Entry]]
     record: Path
     document: Path
     columns: tuple[str, ...]
     cells: Callable[[Any], tuple[str, ...]]
+    tools: Mapping[str, tuple[str, ...]]
 
 
 BROKEN = Collection(
@@ -58,6 +68,7 @@ BROKEN = Collection(
     ROOT / "docs" / "sanitizers.md",
     ("patch", "what is broken", "the emulator"),
     lambda broken: (f"[{broken.name}](../examples/broken/{broken.name}.patch)", broken.what, broken.kind),
+    TOOLS | {"memcheck": ("--leak-check", "full")},
 )
 FAULTS = Collection(
     faults.faults,
@@ -65,13 +76,8 @@ FAULTS = Collection(
     faults.FOLDER / "README.md",
     ("program", "what is wrong", "public", "the emulator"),
     lambda fault: (f"[{fault.name}]({fault.name}.cu)", fault.what, fault.fields["Public"], fault.said),
+    TOOLS,  # no leak check: none of the programs frees its memory, the right ones neither
 )
-TOOLS = {  # and their options; --racecheck-report all: single hazards, which name copies in flight, and their analysis
-    "memcheck": ("--leak-check", "full"),
-    "racecheck": ("--racecheck-report", "all"),
-    "initcheck": ("--initcheck-address-space", "all"),
-    "synccheck": (),
-}
 # A program's own exit status is no error here: some are wrong only because they are broken, and say so.
 OPTIONS = (
     "--show-backtrace",
@@ -314,10 +320,10 @@ class Run:
             list(pool.map(one, work[1:]))
 
 
-def options_of(sanitizer: str) -> dict[str, tuple[str, ...]]:
+def options_of(sanitizer: str, tools: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """The tools with those of their options that this release has."""
     known = subprocess.run([sanitizer, "--help"], capture_output=True, text=True, check=False).stdout
-    return {tool: options if not options or options[0].lstrip("-") in known else () for tool, options in TOOLS.items()}
+    return {tool: options if not options or options[0].lstrip("-") in known else () for tool, options in tools.items()}
 
 
 def find_sanitizer() -> str | None:
@@ -510,7 +516,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = ran(recorded(of)) if args.rest else frozenset()
     chosen = [p for p in programs(entries, args.unbroken) if any((p.name, tool) not in known for tool in TOOLS)]
     run = Run(args, about(args.sanitizer))
-    tools = options_of(args.sanitizer)
+    tools = options_of(args.sanitizer, of.tools)
     run.record["about"]["options"] = {tool: " ".join([*options, *OPTIONS]) for tool, options in tools.items()}
     with tempfile.TemporaryDirectory() as folder:
         built = run.build_all(chosen, Path(folder))
