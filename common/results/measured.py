@@ -192,14 +192,15 @@ def fused_table(only: Only = ANY) -> str:
 
 
 def triton_cells(run: Run, problem: str) -> tuple[list[str], list[list[str]]]:
-    """Of a run of measure/beside_triton.py, a row per size of a problem: what each kernel takes, beside torch's."""
-    sizes: dict[int, dict[str, float]] = {}
+    """Of a run of measure/beside_triton.py, a row per size of a problem: what each kernel takes, beside torch's, and at
+    which SM clock, if that was counted."""
+    sizes: dict[int, dict[str, str]] = {}
     for row in run["rows"]:
         if row["problem"] == problem:
-            sizes.setdefault(row["size"], {})[row["name"]] = row["ms"]["median"] * 1e3
-    names = list(dict.fromkeys(name for us in sizes.values() for name in us))
-    body = [[str(size), *(f"{us[name]:,.1f} µs" for name in names)] for size, us in sizes.items()]
-    return [problem, *names], body
+            clock = f", {row['clock']['ghz']:.2f} GHz" if row["clock"] else ""
+            sizes.setdefault(row["size"], {})[row["name"]] = f"{row['ms']['median'] * 1e3:,.1f} µs{clock}"
+    names = list(dict.fromkeys(name for said in sizes.values() for name in said))
+    return [problem, *names], [[str(size), *(said[name] for name in names)] for size, said in sizes.items()]
 
 
 @table("triton")

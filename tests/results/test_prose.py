@@ -236,6 +236,40 @@ def _machine():
     yield f"With 16-byte loads {rows[0][-1]} or {rows[1][-1]} warps can"
 
 
+def _beside_triton(problem: str, ours: str, theirs: str, counted: Callable[[Record], float] = ms) -> list[str]:
+    """How many times as much theirs takes, at each size."""
+    run = runs.load(runs.RESULTS / "triton.json")
+    rows = [Record(run, row) for row in run["rows"] if row["problem"] == problem]
+    one, two = ([counted(each) for each in rows if each.row["name"] == name] for name in (ours, theirs))
+    return [f"{after / before:.2f}" for before, after in zip(one, two, strict=True)]
+
+
+def _cycles(record: Record) -> float:
+    return ms(record) * record.row["clock"]["ghz"]
+
+
+@page("notebooks/t1_triton_matmul.ipynb")
+def _triton_product():
+    names = "product", "kernels.matmul"
+    pointers, descriptors = (_beside_triton(*names, f"Triton, {by}") for by in ("pointers", "descriptors"))
+    counted = _beside_triton(*names, "Triton, descriptors", _cycles)
+    assert descriptors[1] == descriptors[2]
+    yield f"{descriptors[1]} times as long as `kernels.matmul` at 2048 and at 4096, and {descriptors[3]} times at 8192"
+    yield f"in clocks it is {counted[2]} times at 4096 and {counted[3]} at 8192"
+    yield f"With pointers it takes {pointers[1]}, {pointers[2]} and {pointers[3]} times as long"
+    yield f"At 1024 they take {descriptors[0]} and {pointers[0]} times as long"
+
+
+@page("notebooks/t2_triton_attention.ipynb")
+def _triton_attention():
+    descriptors = "Triton, descriptors"
+    taken, counted = (_beside_triton("attention", "kernels.attention", descriptors, each) for each in (ms, _cycles))
+    slower = _beside_triton("attention", descriptors, "Triton, pointers")
+    yield f"Triton takes {taken[0]}, {taken[1]} and {taken[2]} times as long as `kernels.attention`"
+    yield f"in clocks it is {counted[0]}, {counted[1]} and {counted[2]} times"
+    yield f"longer: {slower[0]}, {slower[1]} and {slower[2]} times as long as with descriptors"
+
+
 @page("README.md")
 def _readme():
     def speeds(file: str, name: str, sizes: Iterable[str], **settings: int) -> list[float]:
