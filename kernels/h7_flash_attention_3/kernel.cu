@@ -10,8 +10,7 @@
 //           warpgroups have registers for one P only). PING_PONG, between warpgroups: three take turns to start their
 //           products, so that one weighs while the others multiply.
 //           PERSISTENT, between tiles of queries: the producer brings the next Q, K and V while the last O is made and
-//           stored. And LAZY_RESCALE: weights are made with the m of the tiles before, and their sums, which are needed
-//           anyway, say whether a new maximum must be looked for.
+//           stored. And LAZY_RESCALE: m, and with it all that was summed, moves only when a score is far above it.
 //           Around them, what real use needs: the features of stage 16, by tensor maps of four dimensions.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns) | who
@@ -58,7 +57,7 @@
 #define SCORES_AHEAD 1  // 1: one or two warpgroups weigh scores under the product before with V; 0: after it, as three
 #endif
 #ifndef LAZY_RESCALE
-#define LAZY_RESCALE 1  // 1: m moves only when weights get too large; 0: with every tile
+#define LAZY_RESCALE 1  // 1: m moves only when a score is far above it; 0: with every tile
 #endif
 
 using Element = DTYPE;
@@ -79,8 +78,11 @@ constexpr int WARPS = 4, THREADS = WARPS * 32;  // of a warpgroup, and of a bloc
 constexpr long long SECTION_BYTES = 40 << 20;   // of K and V: two thirds of the L2 that this was measured on
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
-constexpr float MOST = 8192;  // a lane's weights of a tile and a row add up to at most that; fp16 ends at 65,504
-constexpr float FUSED = 256;  // up to such an m, a product with the scale may stay unrounded in an FMA: see `weigh`
+
+// In log2 units: a new m is ROOM above the largest score, so that weights begin at 2^-ROOM, and they may grow to 2^MOST
+// before m moves again. fp16 ends at 2^16, and loses bits below 2^-14.
+constexpr float ROOM = LAZY_RESCALE ? 3 : 0, MOST = 13;
+constexpr float FUSED = 1 << 20;  // up to such an m, a product with the scale may stay unrounded in an FMA: see `weigh`
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(KEYS == 64 || KEYS == 128, "KEYS is 64 or 128: a tensor instruction each");
@@ -500,10 +502,10 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
     using Weights = unsigned[KEYS / WGMMA_K][4];    // 16 × KEYS of P per warp, as wgmma wants its first operand
     constexpr int COPIES = CONSUMERS == 3 ? 1 : 2;  // one is made while wgmma reads the other, if registers allow
     Weights p[COPIES];
-    float row_max[2] = {LOWEST, LOWEST};  // m of this lane's rows, in 0-7 and in 8-15 of the warp's
-    float row_sum[2][2] = {};             // l of these rows, in two sums; only keys that this lane has seen
-    bool moved, large = false;            // did m move with this tile? is m so large that products are rounded?
-    float correction[2];                  // if m moved: of what was summed by the m before
+    float m[2] = {LOWEST, LOWEST};  // of this lane's rows, in 0-7 and in 8-15 of the warp's
+    float row_sum[2][2] = {};       // l of these rows, in two sums; only keys that this lane has seen
+    bool moved, large = false;      // did m move with this tile? is m so large that products are rounded?
+    float correction[2];            // if m moved: of what was summed by the m before
 
     // S = Q · Kᵀ: this warpgroup's queries, all keys. 16 columns are 32 bytes on, in a row.
     const auto start_scores = [&](unsigned at) {
@@ -527,9 +529,8 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 
     // Online softmax, of rows that lie in a quad: scores become weights, and two tiles of weights side by side are a
     // fragment of P. A key that a query does not see has none. m cancels in O / l, so any serves that leaves no weight
-    // too large (the conditional rescaling of FlashAttention-4): after the first tile, and unless m is large, the
-    // weights are made with the m so far. Only if the sum of a lane's is beyond MOST, m becomes the maximum, and they
-    // are made again.
+    // too large or too small (the conditional rescaling of FlashAttention-4): it moves after the first tile, and when a
+    // score is more than MOST above it.
     const auto weigh = [&](int tile, Weights &p, bool first) {
       const int from = first_key(work, tile, splits);
       const int whole_keys = CAUSAL ? min(arguments.n_kv, warp_row / packed + 1) : arguments.n_kv;  // that all rows see
@@ -548,50 +549,54 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
         }
       }
 
-      float sums[2][2];                             // of this lane's weights of its two rows, in two chains
-      const auto make_weights = [&](float scale) {  // are a row's too large?
-        sums[0][0] = sums[0][1] = sums[1][0] = sums[1][1] = 0;
+      // Where m is so large that the rounding of its product matters, each score is rounded like it.
+      float scale = arguments.scale_log2;
+      const auto round_products = [&] {
 #pragma unroll
         for (int n = 0; n < TILES_KV; ++n) {
-          float w[4];
 #pragma unroll
-          for (int i = 0; i < 4; ++i) w[i] = exp2_approx(fmaf(s[n][i], scale, -row_max[i / 2]));
-          sums[n % 2][0] += w[0] + w[1];
-          sums[n % 2][1] += w[2] + w[3];
-          p[n / 2][n % 2 * 2] = round_pair<Element>(w[0], w[1]);
-          p[n / 2][n % 2 * 2 + 1] = round_pair<Element>(w[2], w[3]);
+          for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], scale);
         }
-        return !(fmaxf(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]) <= MOST);  // a NaN may pass: it is O's anyway
+        scale = 1;
       };
+      if (large) round_products();
 
+      float largest[2], above[2];  // of this lane's scores; and how far above m
+#pragma unroll
+      for (int half_tile = 0; half_tile < 2; ++half_tile) {
+        largest[half_tile] = fmaxf(s[0][half_tile * 2], s[0][half_tile * 2 + 1]);
+#pragma unroll
+        for (int n = 1; n < TILES_KV; ++n)
+          largest[half_tile] = fmaxf(largest[half_tile], fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
+        above[half_tile] = fmaf(largest[half_tile], scale, -m[half_tile]);
+      }
       // A vote: all lanes of the warp take the same branch.
-      moved = first || large || !LAZY_RESCALE || __any_sync(~0u, make_weights(arguments.scale_log2));
+      moved = first || !LAZY_RESCALE || __any_sync(~0u, fmaxf(above[0], above[1]) > MOST);
       if (moved) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          float largest = fmaxf(s[0][half_tile * 2], s[0][half_tile * 2 + 1]);  // of this lane's scores
-#pragma unroll
-          for (int n = 1; n < TILES_KV; ++n)
-            largest = fmaxf(largest, fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
-          const float new_max = fmaxf(row_max[half_tile], quad_max(largest * arguments.scale_log2));
-          correction[half_tile] = exp2_approx(row_max[half_tile] - new_max);  // at first 0, or 1 if all are -inf
-          row_max[half_tile] = new_max;
+          const float new_m = fmaxf(m[half_tile], quad_max(__fmul_rn(largest[half_tile], scale)) + ROOM);
+          correction[half_tile] = exp2_approx(m[half_tile] - new_m);  // at first 0, or 1 if all are -inf
+          m[half_tile] = new_m;
           row_sum[0][half_tile] *= correction[half_tile];
           row_sum[1][half_tile] *= correction[half_tile];
         }
-        // m is a rounded product. Where m is large enough for that to matter, each score is rounded like it, so that
-        // the largest weight is 1; otherwise product and difference are one FMA.
-        large = __any_sync(~0u, fmaxf(fabsf(row_max[0]), fabsf(row_max[1])) > FUSED);
-        float scale = arguments.scale_log2;
-        if (large) {
-#pragma unroll
-          for (int n = 0; n < TILES_KV; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], scale);
-          }
-          scale = 1;
+        if (!large && __any_sync(~0u, fmaxf(fabsf(m[0]), fabsf(m[1])) > FUSED)) {
+          large = true;
+          round_products();
         }
-        make_weights(scale);
+      }
+
+      float sums[2][2] = {};  // of this lane's weights of its two rows, in two chains
+#pragma unroll
+      for (int n = 0; n < TILES_KV; ++n) {
+        float w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = exp2_approx(fmaf(s[n][i], scale, -m[i / 2]));
+        sums[n % 2][0] += w[0] + w[1];
+        sums[n % 2][1] += w[2] + w[3];
+        p[n / 2][n % 2 * 2] = round_pair<Element>(w[0], w[1]);
+        p[n / 2][n % 2 * 2 + 1] = round_pair<Element>(w[2], w[3]);
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) row_sum[i][0] += sums[i][0], row_sum[i][1] += sums[i][1];
@@ -662,7 +667,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
       const float sum = quad_sum(row_sum[0][half_tile] + row_sum[1][half_tile]);
       inverse[half_tile] = 1 / (sum == 0 ? 1 : sum);  // 0: every score was -inf, and so O is 0
       if (row >= arguments.n * packed || (splits == 1 && !arguments.LSE)) continue;
-      const float log2_sum = row_max[half_tile] + log2f(sum);
+      const float log2_sum = m[half_tile] + log2f(sum);
       const size_t head = (size_t)work.batch * arguments.heads + work.head + row % packed;
       const size_t place = head * arguments.n + row / packed;
       if (splits == 1) {
