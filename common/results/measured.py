@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 
 from common.results.markdown import NOTHING, markdown, number, table
 from common.results.runs import ANY, Only, Record, Row, Run, choose, runs
@@ -213,3 +214,40 @@ def triton_table(problem: str, only: Only = ANY) -> str:
     said = f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"
     said += f", Triton {run['triton']}, {run['date'][:10]}, [{run['file']}]."
     return markdown(*triton_cells(run, problem)) + f"\n\n{said}"
+
+
+def scores_cells(run: Run, dtype: str, head_dim: int) -> tuple[list[str], list[list[str]]]:
+    """Of a run of measure/any_scores.py, a row per kind of scores: what ours makes without a mask and with a causal
+    one, in TFLOP/s, and how many times as much as the better of the libraries; and over all kinds."""
+    found: dict[str, dict[tuple[int, int], dict[str, Row]]] = {}
+    for row in run["rows"]:
+        if (row["dtype"], row["head_dim"]) == (dtype, head_dim):
+            case = found.setdefault(row["scores"], {}).setdefault((row["causal"], row["size"]), {})
+            case[row["name"]] = row
+    cases = list(dict.fromkeys(case for kind in found.values() for case in kind))
+
+    def ratio(rows: dict[str, Row]) -> float:
+        (_, ours), *others = ((name, row["ms"]["median"]) for name, row in rows.items())
+        return float(min(each for _, each in others) / ours)
+
+    def said(rows: dict[str, Row]) -> str:
+        return f"{next(iter(rows.values()))['tflops']:.0f} ({ratio(rows):.2f})"
+
+    body = [[name, *(said(kind[case]) for case in cases)] for name, kind in found.items()]
+    means = [statistics.geometric_mean([ratio(kind[case]) for kind in found.values()]) for case in cases]
+    least = [min(ratio(kind[case]) for kind in found.values()) for case in cases]
+    body.append(["geometric mean, least", *(f"{mean:.2f}, {low:.2f}" for mean, low in zip(means, least))])
+    return ["scores", *(f"{'causal' if causal else 'no mask'}, N = {size}" for causal, size in cases)], body
+
+
+@table("scores")
+def scores_table(dtype: str, head_dim: str, only: Only = ANY) -> str:
+    """`attention` on scores of many kinds: TFLOP/s and, in brackets, how many times as fast as the better of cuDNN and
+    FA-CuTe, of the newest run of measure/any_scores.py."""
+    run = newest("scores", only)
+    if run is None:
+        return NOTHING
+    libraries = ", ".join(dict.fromkeys(row["name"] for row in run["rows"] if row["name"] != "kernels.attention"))
+    said = f"{dtype}, D = {head_dim}, B · N = 16384, H · D = 2048; libraries: {libraries}. "
+    said += f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"
+    return markdown(*scores_cells(run, dtype, int(head_dim))) + f"\n\n{said}, {run['date'][:10]}, [{run['file']}]."

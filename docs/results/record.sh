@@ -136,6 +136,7 @@ run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0
   1024x1024x8192 1024x1024x16384 768x768x16384 1152 1184 1216 1280 1536 1600 1792 2560 3000 3072 16384 --repeat 2
 run fused common.measure.fused
 run triton common.measure.beside_triton  # where Triton is installed
+run scores common.measure.any_scores
 run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run causal kernels.16_final bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2
 run ragged kernels.11_any_shape bench --sizes 2048 2040 2032 1984 2047x2047x2040 4096 4088 4080 4032 4095x4095x4088 \

@@ -267,12 +267,22 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     record("fused", run(*times, kind="fused"))
     at = [{**each, "clock": {"ghz": 1.5}} for each in times]
     record("triton", run(*({"problem": "product", **each} for each in at), kind="triton", triton="3.9.0"))
+    case = {"dtype": "fp16", "head_dim": 128, "size": 2048, "clock": {}}
+    speeds = [("kernels.attention", 1.0), ("FA2", 3.0), ("cuDNN", 1.2)], [("kernels.attention", 2.0), ("cuDNN", 1.6)]
+    told = [
+        {**case, "scores": kind, "name": name, "causal": causal, "ms": add["ms"] | {"median": ms}, "tflops": 600 / ms}
+        for kind, made in zip(("normal", "wide"), speeds)
+        for causal in (0, 1)
+        for name, ms in made
+    ]
+    record("scores", run(*told, kind="scores"))
     changed = row("01_naive", 2.0, size=512) | {"source": "/tmp/slower.cu"}
     record("slower", run(row("01_naive", 4.0, size=512), changed, date="2026-11-19T10:00:00+00:00"))
     arguments = {
         "first_kernels": [],
         "fused": [],
         "triton": ["product"],
+        "scores": ["fp16", "128"],
         "beside": ["01_naive", "slower", "a", "slower", "copy"],
         "ladder": ["gemm", "fp16"],
         "spread": ["01_naive", "fp16", "4096"],
@@ -309,6 +319,11 @@ def test_every_table_can_be_made_of_recorded_runs(record):
     first = ["vector_add, 8 floats", "2,000 µs", "2.00", "50%", "`a + b`", "3,000 µs", "1.50"]  # of 4 TB/s
     assert cells(made["first_kernels"]) == [first]
     assert cells(made["triton"]) == [["4096", *(f"{us} µs, 1.50 GHz" for us in ("200.0", "210.0", "231.0"))]]
+    assert cells(made["scores"]) == [
+        ["normal", "600 (1.20)", "600 (1.20)"],
+        ["wide", "300 (0.80)", "300 (0.80)"],
+        ["geometric mean, least", "0.98, 0.80", "0.98, 0.80"],
+    ]
     assert cells(made["fused"]) == [["4096", "200.0 µs", "210.0 µs", "231.0 µs", "21.0 µs", "1.10"]]
     # 2,500 per clock on 100 SMs: 250 TFLOP/s at 1 GHz
     assert cells(made["limits"]) == [["mma.sync, from registers", "2,500", "640.4", "2.56 GHz", "622", "2.49 GHz", "–"]]
