@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   // leads d columns further on, in bytes, d a multiple of 16: it and the swizzle's XOR commute.
   const int q_row = lane % 16, q_col = lane / 16 * 8;                    // rows 0-7 | 8-15 of chunk 0, then of chunk 1
   const int k_row = lane / 16 * 8 + lane % 8, k_col = lane / 8 % 2 * 8;  // chunk 0 | 1 of keys 0-7, then of keys 8-15
-  const unsigned q_rows = shared_address(&tiles.Q[warp_row + q_row][swizzle<HEAD_DIM>(q_row, q_col)]);
+  const unsigned q_rows = shared_address(&tiles.Q[warp_row + q_row][swizzle<HEAD_DIM>(warp_row + q_row, q_col)]);
   const unsigned k_rows = shared_address(&tiles.K[0][k_row][swizzle<HEAD_DIM>(k_row, k_col)]);
   const unsigned v_rows = shared_address(&tiles.V[0][q_row][swizzle<HEAD_DIM>(q_row, q_col)]);
   const unsigned ones[2] = {round_pair<Element>(1, 1), round_pair<Element>(1, 1)};
