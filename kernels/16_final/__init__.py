@@ -4,8 +4,8 @@ from common.stage import Stage
 
 stage = Stage(
     package=__name__,
-    idea="15 with weights before maxima, fragments ahead, spread copies; for any lengths: edges masked, hidden tiles "
-    "skipped, grouped heads packed, few queries against many keys split over blocks and combined by log-sum-exp.",
+    idea="15 with weights before maxima and one barrier per tile; for any lengths: edges masked, hidden tiles skipped, "
+    "grouped heads packed, few queries against many keys split over blocks and combined by log-sum-exp.",
     problem="sdpa",
     ladder="attention",
     dtypes=("fp16", "bf16"),
@@ -13,9 +13,6 @@ stage = Stage(
         "HEAD_DIM": (64, 128),
         "CAUSAL": (0, 1),
         "MAX_WARP_Q": (16, 32),
-        "WEIGHTS_FIRST": (0, 1),
-        "SPREAD_COPIES": (0, 1),
-        "FRAGMENTS_AHEAD": (0, 1),
     },
     together=("HEAD_DIM", "CAUSAL"),
     alignment=16,
