@@ -72,7 +72,8 @@ class Stage:
     counted_at: tuple[int, ...] = ()  # where `bench` counts a ladder that ends with this stage; default: the problem's
     together: tuple[str, ...] = ()  # variants that a test combines: several that say what is computed
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
-    besides: tuple[Stage, ...] = ()  # other kernels of the same source, with launchers of their own: tested as well
+    file: str = "kernel.cu"  # its source, in the directory
+    besides: tuple[Stage, ...] = ()  # other kernels of the same folder, with launchers of their own: tested as well
     function: str = ""  # what programs call instead of the stage: kernels.<function>
     _kernels: dict[Kind, tuple[Kernel, Launcher | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -122,7 +123,7 @@ class Stage:
 
     @property
     def source(self) -> Path:
-        return self.directory / "kernel.cu"
+        return self.directory / self.file
 
     @property
     def symbol(self) -> str:
