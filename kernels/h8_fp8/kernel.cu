@@ -1,31 +1,26 @@
 // Stage h8 · fp8: e4m3 operands, which the tensor cores multiply twice as fast.
 //
 // Problem   O = softmax(Q · Kᵀ · scale) · V for each of B · H heads, from 8-bit Q, K and V [B, H, N, HEAD_DIM], as
-//           quantize.cu makes them; fp32 accumulation and softmax, O in 16-bit DTYPE. 64 rows of each share a scale.
-// Idea      e4m3 has 4 significant bits and ends at 448. Three steps keep most of the accuracy.
-//           Scales: 64 rows of Q, K or V are divided by a number of their own. Those of Q and K are a factor of the
-//           scores. That of V goes into the weights: the softmax is of score + log₂(scale of V). So a head's scales of
-//           V may not be far apart: the least is a 16th of the largest.
-//           Rotation, in quantize.cu: an outlier of Q or K is shared out over its row, and Q · Kᵀ stays.
-//           (Scales, rotation, order of V's keys: Shah et al., "FlashAttention-3", 2024.)
-//           Sums of the rounded weights: eight rows below V, of ones, make them columns of P · V.
-//           And after the first tile no maximum before the weights: they are made with the m of the tiles before, and
-//           one that reaches 2^8 shows that m must rise.
+//           quantize.cu makes them: 64 rows share a scale; fp32 accumulation and softmax, O in 16-bit DTYPE.
+// Idea      e4m3 has 4 significant bits and ends at 448. The scales of Q and K are a factor of the scores. That of V
+//           goes into the weights: the softmax is of score + log₂(scale of V). P stays in registers, since quantize.cu
+//           puts V's keys in P's order. Eight rows below V, of ones, make sums of the rounded weights columns of P · V.
+//           (Scales, order of V's keys: Shah et al., "FlashAttention-3", 2024.) After the first tile no maximum before
+//           the weights: they are made with the m of the tiles before, and one that reaches 2^8 shows that m must rise.
 //
 //   level     | S = Q · Kᵀ (queries × keys)  | O += P · V (queries × columns)    | who
 //   ----------+------------------------------+-----------------------------------+------------------------------
 //   block     | 128 × KEYS                   | 128 × HEAD_DIM                    | 3 warpgroups
-//   producer  | Q, and tiles K0, K1, V0, K2, V1, ...                             | 1 thread of the last one, and TMA
+//   producer  | tiles K0, K1, V0, K2, V1, ...                                    | 1 thread of the last one, and TMA
 //   consumer  | 64 × KEYS: its queries       | 64 × HEAD_DIM: its queries        | 2
 //   wgmma     | Q 64 × 32, K KEYS × 32       | P 64 × 32, Vᵀ (HEAD_DIM + 8) × 32 | the tensor cores of the SM
 //
 // Thread map   S and O as in stage h7. P as wgmma wants it has, for each lane, 4 neighbouring keys of 16: t * 4 to
 //              t * 4 + 3, where t = lane % 4. In S the lane has keys t * 2, t * 2 + 1, 8 + t * 2, 9 + t * 2. So these
-//              four are what stands at t * 4 to t * 4 + 3 in V, and nothing moves between lanes. Q is in registers too,
-//              as ldmatrix puts it there: its columns are in P's order.
+//              four are what stands at t * 4 to t * 4 + 3 in V, and nothing moves between lanes. Q is in registers too.
 // Limits       HEAD_DIM 64 or 128; N a multiple of 128; no mask; scale > 0; scores times scale below a million, where
-//              fp32 rounds them by as much as e4m3 the weights; the scales of V as above; compute capability 9.0a; 197
-//              KB of shared memory (101 KB for HEAD_DIM 64).
+//              fp32 rounds them by as much as e4m3 the weights; a head's scales of V at least a 16th of its largest;
+//              compute capability 9.0a; 165 KB of shared memory (85 KB for HEAD_DIM 64).
 // Layouts      wgmma multiplies 8-bit operands whose rows lie along K alone: V is transposed, [B, H, HEAD_DIM, N].
 //              PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor maps", "mbarrier".
 
@@ -48,14 +43,10 @@
 using Element = DTYPE;
 using Fp8 = __nv_fp8_e4m3;  // an element of Q, K and V
 
-constexpr int STAGES = 4;            // tiles in each ring, of K and of V
-constexpr int WGMMA_M = 64;          // rows of S or O per tensor instruction and warpgroup
-constexpr int WGMMA_K = 32;          // depth of a tensor instruction
-constexpr int WARP_M = WGMMA_M / 4;  // rows of S or O per warp
-constexpr int MMA_N = 8;             // columns of S or O per four registers of a lane
-constexpr int CONSUMERS = 2;         // warpgroups that multiply
-constexpr int BLOCK_Q = CONSUMERS * WGMMA_M;
-constexpr int THREADS = (CONSUMERS + 1) * 128;
+constexpr int STAGES = 4;                       // tiles in each ring, of K and of V
+constexpr int WGMMA_M = 64, WGMMA_K = 32;       // rows of S or O, and depth, of a tensor instruction
+constexpr int WARP_M = WGMMA_M / 4, MMA_N = 8;  // rows of S or O per warp; columns per four registers of a lane
+constexpr int CONSUMERS = 2, BLOCK_Q = CONSUMERS * WGMMA_M, THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = 64, SCALES = KEYS / ROWS;  // rows of Q, K or V that share a scale; scales of a tile
 constexpr int TILES_KV = KEYS / MMA_N, TILES_SCALE = ROWS / MMA_N, TILES_D = HEAD_DIM / MMA_N;
 constexpr int LINE = 64;                  // elements of O in 128 bytes, a row of the swizzle
@@ -65,7 +56,6 @@ constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(KEYS == 64 || KEYS == 128, "KEYS is 64 or 128: a tensor instruction each");
-static_assert(sizeof(Element) == 2, "O has 16-bit elements");
 
 // Instructions, declared here, defined at the end. (A template is inlined by force if its first declaration says so.)
 __device__ unsigned shared_address(const void *pointer);
@@ -85,13 +75,8 @@ template <int N, typename... Sums>
 __device__ __forceinline__ void wgmma_wait(Sums &...sums);
 template <int WIDTH>  // bytes of a row, and of the swizzle: 64 or 128
 __device__ __forceinline__ unsigned long long descriptor_of_rows(unsigned address);
-template <int N>  // e4m3; without `add` D = A · Bᵀ
-__device__ void wgmma(float (&d)[N / 8][4], const unsigned (&a)[4], unsigned long long b, bool add);
-template <>
-__device__ void wgmma<KEYS>(float (&d)[TILES_KV][4], const unsigned (&a)[4], unsigned long long b, bool add);
-template <>
-__device__ void wgmma<HEAD_DIM + ONES>(
-    float (&d)[TILES_D + 1][4], const unsigned (&a)[4], unsigned long long b, bool add);
+template <int N>  // D[64, N] = A[64, 32] · B[N, 32]ᵀ, and D before if `add`
+__device__ __forceinline__ void wgmma_fp8(float (&d)[N / 8][4], const unsigned (&a)[4], unsigned long long b, int add);
 template <typename T>
 __device__ unsigned round_pair(float first, float second);
 template <>
@@ -198,7 +183,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     const auto start_scores = [&](unsigned at) {
       const auto k = descriptor_of_rows<HEAD_DIM>(shared_address(shared.K[at % STAGES]));
 #pragma unroll
-      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma<KEYS>(s, q[d / WGMMA_K], k + d / 16, d > 0);
+      for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma_fp8<KEYS>(s, q[d / WGMMA_K], k + d / 16, d > 0);
       wgmma_commit();
     };
 
@@ -207,12 +192,12 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     const auto start_values = [&](const Weights &p, unsigned at) {
       const auto v = descriptor_of_rows<KEYS>(shared_address(shared.V[at % STAGES]));
 #pragma unroll
-      for (int key = 0; key < KEYS; key += WGMMA_K) wgmma<HEAD_DIM + ONES>(o, p[key / WGMMA_K], v + key / 16, true);
+      for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_fp8<HEAD_DIM + ONES>(o, p[key / WGMMA_K], v + key / 16, true);
       wgmma_commit();
     };
 
-    // The scales of 64 keys are a factor of their scores, and a power of 2 in their weights, from V's. They come from L2:
-    // a tile's are read while the tile before it is weighed.
+    // Of each 64 keys: K's scale is a factor of the scores, V's adds log₂ of it to the exponents. They come from L2: a
+    // tile's are read while the tile before it is weighed.
     const float *K_scales = scales + rows / ROWS + row / N * N / ROWS, *V_scales = K_scales + rows / ROWS;
     const float Q_scale = scales[row / ROWS + consumer] * scale_log2;
     float next_K[SCALES] = {}, next_V[SCALES] = {}, factor[SCALES], power[SCALES], power_before[SCALES];
@@ -323,8 +308,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
       start_values(p_even, position + tiles - 1);
     else
       start_values(p_odd, position + tiles - 1);
-    if (row + gridDim.x * BLOCK_Q < rows)
-      read_Q(row + gridDim.x * BLOCK_Q);  // nobody reads q: the last scores are there
+    if (row + gridDim.x * BLOCK_Q < rows) read_Q(row + gridDim.x * BLOCK_Q);  // nobody reads q any more
     wgmma_wait<0>(o);
     give_back(shared.empty_V, position + tiles - 1);
     add_sums(power);
@@ -335,10 +319,9 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     __syncwarp();                        // ... all lanes know
 #pragma unroll
     for (int n = 0; n < TILES_D; n += 2) {  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
-      const int o_row = warp_row + lane % 16;
-      const int chunk = n % (LINE / MMA_N) + lane / 16;  // of 16 bytes, in the row; the swizzle is an XOR with the row
+      const int at = (n * MMA_N % LINE + lane / 16 * 8) ^ lane % 8 * 8;  // swizzled, as TMA reads it
       const auto &left = o[n], &right = o[n + 1];
-      stmatrix_x4(shared_address(&shared.O[n * MMA_N / LINE][o_row][(chunk ^ o_row % 8) * 8]),
+      stmatrix_x4(shared_address(&shared.O[n * MMA_N / LINE][warp_row + lane % 16][at]),
                   round_pair<Element>(left[0] * inverse[0], left[1] * inverse[0]),
                   round_pair<Element>(left[2] * inverse[1], left[3] * inverse[1]),
                   round_pair<Element>(right[0] * inverse[0], right[1] * inverse[0]),
@@ -406,7 +389,7 @@ extern "C" cudaError_t launch_attention_fp8(const Fp8 *Q8, const Fp8 *K8, const 
   return cudaGetLastError();
 }
 
-// What h1 to h7 have, word for word, and with it e4m3's.
+// What h1 to h7 have, word for word, but for e4m3.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
@@ -473,9 +456,8 @@ __device__ __forceinline__ unsigned long long descriptor_of_rows(unsigned addres
          (WIDTH == 128 ? 1ull : 2ull) << 62;
 }
 
-// D[64, N] = A[64, 32] · B[N, 32]ᵀ, and D before if `add`. A in registers, 16 rows per warp: register 0 has row
-// lane / 4, columns lane % 4 * 4 to lane % 4 * 4 + 3; register 1 row + 8; registers 2 and 3 columns + 16. Operands: N / 2
-// accumulators, A, B, add.
+// A in registers, 16 rows per warp: register 0 has row lane / 4, columns lane % 4 * 4 to lane % 4 * 4 + 3; register 1
+// row + 8; registers 2 and 3 columns + 16. Operands: N / 2 accumulators, A, B, add.
 #define FOUR(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define SIXTEEN(n) FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3)
 #define ACCUMULATORS_64 SIXTEEN(0), SIXTEEN(4)
@@ -490,19 +472,17 @@ __device__ __forceinline__ unsigned long long descriptor_of_rows(unsigned addres
   OPERANDS_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
               "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define OPERANDS_136 OPERANDS_128 ", %64, %65, %66, %67"
-#define WGMMA(N, A, B, ADD)                                                                \
-  template <>                                                                              \
-  __device__ __forceinline__ void wgmma<N>(                                                \
-      float (&d)[N / 8][4], const unsigned (&a)[4], unsigned long long b, bool add) {      \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD ", 0;\n"                      \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" OPERANDS_##N \
-                 "}, {" A "}, " B ", add, 1, 1;\n}" : ACCUMULATORS_##N                     \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));     \
-  }
-WGMMA(64, "%32, %33, %34, %35", "%36", "%37")
-WGMMA(72, "%36, %37, %38, %39", "%40", "%41")
-WGMMA(128, "%64, %65, %66, %67", "%68", "%69")
-WGMMA(136, "%68, %69, %70, %71", "%72", "%73")
+#define WGMMA(N, A, B, ADD)                                                                             \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+               "k32.f32.e4m3.e4m3 {" OPERANDS_##N "}, {" A "}, " B ", add, 1, 1;\n}" : ACCUMULATORS_##N \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+template <int N>
+__device__ __forceinline__ void wgmma_fp8(float (&d)[N / 8][4], const unsigned (&a)[4], unsigned long long b, int add) {
+  if constexpr (N == 64) WGMMA(64, "%32, %33, %34, %35", "%36", "%37");
+  if constexpr (N == 72) WGMMA(72, "%36, %37, %38, %39", "%40", "%41");
+  if constexpr (N == 128) WGMMA(128, "%64, %65, %66, %67", "%68", "%69");
+  if constexpr (N == 136) WGMMA(136, "%68, %69, %70, %71", "%72", "%73");
+}
 
 template <>
 __device__ __forceinline__ unsigned round_pair<half>(float first, float second) {

@@ -5,8 +5,8 @@
 // Idea      scale_kernel looks for the scales of V, raise_kernel for those that are too far below the head's largest,
 //           and quantize_kernel does the rest: Q and K are rotated, their scales are found, and everything is rounded.
 //           V is transposed, and its keys are in P's order.
-// Thread map   Lane L has columns L * COLUMNS to L * COLUMNS + COLUMNS - 1 of its warp's 8 rows: two times the four keys
-//              that neighbour one another in V.
+// Thread map   Lane L has COLUMNS columns, from L * COLUMNS on, of its warp's 8 rows: two times the four keys that
+//              neighbour one another in V.
 // Limits       HEAD_DIM 64 or 128; N a multiple of 128.
 
 #include <cuda_bf16.h>
