@@ -1,4 +1,4 @@
-// Stage h8 · fp8, before the attention: Q, K and V in e4m3.
+// Stage h8 · fp8: Q, K and V in e4m3, before the attention.
 //
 // Problem   Q, K and V [B, H, N, HEAD_DIM] in DTYPE become scales · (Q8, K8, V8), as kernel.cu takes them. 64 rows of
 //           each share a scale, by which they are divided.
