@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cudaemu import Report
 
 SLOW = 5.0  # seconds
+MAIN = "kernel.cu"  # the source of a stage; what its folder has besides may be in others
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
 
@@ -72,7 +73,8 @@ class Stage:
     counted_at: tuple[int, ...] = ()  # where `bench` counts a ladder that ends with this stage; default: the problem's
     together: tuple[str, ...] = ()  # variants that a test combines: several that say what is computed
     test_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # what else a check must visit, and why
-    besides: tuple[Stage, ...] = ()  # other kernels of the same source, with launchers of their own: tested as well
+    file: str = MAIN  # its source, in the directory
+    besides: tuple[Stage, ...] = ()  # other kernels of the same folder, with launchers of their own: tested as well
     function: str = ""  # what programs call instead of the stage: kernels.<function>
     _kernels: dict[Kind, tuple[Kernel, Launcher | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -122,7 +124,7 @@ class Stage:
 
     @property
     def source(self) -> Path:
-        return self.directory / "kernel.cu"
+        return self.directory / self.file
 
     @property
     def symbol(self) -> str:
@@ -407,8 +409,10 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """In words, "NN_name fp16 MACRO=0": with variants that are not the default, and the file if not ours."""
-        return " ".join([self.stage.name, self.short, *([f"({self.origin})"] if self.origin else [])])
+        """In words, "NN_name fp16 MACRO=0": with variants that are not the default, and the file if it is not ours, or
+        not kernel.cu."""
+        name = self.stage.name if self.stage.file == MAIN else f"{self.stage.name}/{self.stage.file}"
+        return " ".join([name, self.short, *([f"({self.origin})"] if self.origin else [])])
 
     @property
     def short(self) -> str:

@@ -22,9 +22,10 @@ from cudaemu.compiler import cache, sass, toolchain
 from cudaemu.errors import UserError
 
 STAGES = kernels.ladder()
-OTHERS = {other.source: other for stage in STAGES for other in stage.besides}
+SOURCES = [each for stage in STAGES for each in (stage, *stage.besides)]
 OVERLOADED = ("store_tiles", "store_exchanged", "store_pair")  # a helper of this name per type
 
+every_source = pytest.mark.parametrize("stage", SOURCES, ids=lambda stage: f"{stage.name} {stage.file}")
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 
 # The definition of a function at the top level, to the brace that closes it at the start of a line or on the same line.
@@ -35,14 +36,14 @@ HELPER = re.compile(
 )
 
 
-@every_stage
+@every_source
 def test_source_includes_only_cuda(stage: Stage):
     included = re.findall(r"^\s*#\s*include\s*(.*)$", stage.source.read_text(), re.M)
     assert included and all(re.fullmatch(r"<(cuda\w*|mma|cooperative_groups)\.h>", name) for name in included)
 
 
 @pytest.mark.core(every=12)
-@every_stage
+@every_source
 def test_source_compiles_alone_without_a_warning(stage: Stage):
     text, nvcc, cxx = stage.source.read_text(), toolchain.find_nvcc(), toolchain.find_cxx()
     target = f"arch=compute_{stage.arch.nvcc},code=sm_{stage.arch.nvcc}"  # -arch=sm_90a compiles for plain 9.0, too
@@ -57,7 +58,7 @@ def test_source_compiles_alone_without_a_warning(stage: Stage):
     cache.get("alone", [text, *flags, *toolchain.identity(cxx, nvcc)], build)
 
 
-@every_stage
+@every_source
 def test_source_opens_with_what_it_is(stage: Stage):
     text = stage.source.read_text()
     head = re.match(rf"// Stage ({course.NUMBER}) · (.+?): ", text)
@@ -67,17 +68,16 @@ def test_source_opens_with_what_it_is(stage: Stage):
     assert max(map(len, text.splitlines())) <= 120
 
 
-@every_stage
+@every_source
 def test_macros_are_the_variants_and_say_what_they_do(stage: Stage):
     declared = macros(stage.source)
     assert set(re.findall(r"^#ifndef (\w+)", stage.source.read_text(), re.M)) == set(declared)
-    variants = {**stage.variants, **(OTHERS[stage.source].variants if stage.source in OTHERS else {})}
-    assert set(declared) == {"DTYPE", *variants}
+    assert set(declared) == {"DTYPE", *stage.variants}
     assert all(macro.help for macro in declared.values())
-    assert all(int(declared[name].default) in values for name, values in variants.items())
+    assert all(int(declared[name].default) in values for name, values in stage.variants.items())
 
 
-@every_stage
+@every_source
 def test_launcher_has_the_arguments_of_its_problem(stage: Stage):
     spec = stage.spec
     found = re.search(rf'^extern "C" cudaError_t {stage.symbol}\(([^)]*)\)', stage.source.read_text(), re.M)
@@ -90,7 +90,7 @@ def test_launcher_has_the_arguments_of_its_problem(stage: Stage):
 
 def test_a_helper_is_the_same_word_for_word_in_every_stage():
     versions = defaultdict(dict)
-    for stage in STAGES:
+    for stage in SOURCES:
         for helper in HELPER.finditer(stage.source.read_text()):
             text = re.sub(r"SWIZZLE \? (.+) : col;", r"\1;", helper[0])  # the macro that turns it off: Part I alone
             name = re.match(r"[^{]*", text)[0] if helper[1] in OVERLOADED else helper[1]
@@ -204,15 +204,13 @@ def test_an_instance_whose_loop_no_check_runs_is_told():
 @pytest.mark.full
 @pytest.mark.parametrize(
     "stage, dtype",
-    [pytest.param(stage, dtype, id=f"{stage.name} {dtype}") for stage in STAGES for dtype in stage.dtypes],
+    [pytest.param(each, dtype, id=f"{each.name} {each.file} {dtype}") for each in SOURCES for dtype in each.dtypes],
 )
 def test_kernels_are_right_and_keep_the_rules_and_no_line_is_left_out(stage: Stage, dtype: str):
     """Every variant, at every test shape; each line that has code in one of them is executed in one of them. And in the
     first dtype each instance of a kernel, of each variant that it is launched in, executes all of its own code, the
     helpers wherever they were inlined: in the producer as in the consumers, in the loop as before it."""
     batch = stage.kernels([dtype])
-    if stage.source in OTHERS:
-        batch += OTHERS[stage.source].kernels([dtype])
     results, left_out = [], {}
     for kernel in batch:
         first = dtype == stage.dtypes[0]

@@ -192,6 +192,37 @@ def fused_table(only: Only = ANY) -> str:
     return markdown(*fused_cells(run)) + f"\n\n{said}, {run['date'][:10]}, [{run['file']}]."
 
 
+def fp8_cells(run: Run, head_dim: int | None = None) -> tuple[list[str], list[list[str]]]:
+    """Of a run of measure/fp8.py, a row per size, or per size of one head dimension: TFLOP/s of the kernel in 16 bits,
+    of that in fp8 with what quantizes and without it, their quotients, and what quantizing takes."""
+    sizes: dict[tuple[int, int], dict[str, float]] = {}
+    for row in run["rows"]:
+        if head_dim in (None, row["head_dim"]):
+            sizes.setdefault((row["head_dim"], row["size"]), {"flops": row["flops"]})[row["name"]] = row["ms"]["median"]
+    names = list(dict.fromkeys(row["name"] for row in run["rows"]))
+    body = []
+    for (d, n), ms in sizes.items():
+        before, both, alone, quantize, plain = map(ms.__getitem__, names)
+        rates = [f"{ms['flops'] / each / 1e9:,.0f}" for each in (before, both, alone)]
+        quotients = [f"{before / each:.2f}" for each in (both, alone)]
+        body.append([f"{d}, {n}", *rates, *quotients, *(f"{each * 1e3:,.1f} µs" for each in (quantize, plain))])
+    rates = [f"{name}, TFLOP/s" for name in (names[0], "quantizing and attention", "attention in fp8")]
+    return ["D, N", *rates, f"both × {names[0]}", f"attention × {names[0]}", *names[3:]], body
+
+
+@table("fp8")
+def fp8_table(only: Only = ANY, HEAD_DIM: str = "") -> str:
+    """Attention in fp8 with what quantizes, beside that in 16 bits: the newest run of measure/fp8.py."""
+    run = newest("fp8", only)
+    if run is None:
+        return NOTHING
+    said = f"Recorded: {run['gpu']}, driver {run['driver']}, CUDA {run['cuda']}, torch {run['torch']}"
+    return (
+        markdown(*fp8_cells(run, int(HEAD_DIM) if HEAD_DIM else None))
+        + f"\n\n{said}, {run['date'][:10]}, [{run['file']}]."
+    )
+
+
 def triton_cells(run: Run, problem: str) -> tuple[list[str], list[list[str]]]:
     """Of a run of measure/beside_triton.py, a row per size of a problem: what each kernel takes, beside torch's, and at
     which SM clock, if that was counted."""

@@ -26,7 +26,7 @@ Run = dict[str, Any]  # what _HEAD names, and more
 Row = dict[str, Any]  # what _ROW names for the run's kind, and more
 Settings = tuple[tuple[str, int], ...]  # name and value, sorted, none of them 0
 Case = tuple[str, str, Settings, str]  # part, dtype, settings, size
-KINDS = ("bench", "ceiling", "first_kernels", "fused", "profile", "scores", "timeline", "triton")
+KINDS = ("bench", "ceiling", "first_kernels", "fp8", "fused", "profile", "scores", "timeline", "triton")
 
 _HEAD = {"schema": int, "kind": str, "command": str, "date": str, "commit": str, "rows": list}
 _CASE = {"part": str, "problem": str, "dtype": str, "shape": dict, "size": str, "settings": dict}
@@ -34,6 +34,7 @@ _ROW: dict[str, dict[str, Any]] = {
     "bench": {"role": str, "name": str, **_CASE, "ms": dict, "tflops": (int, float)},
     "ceiling": {"key": str, "name": str, "value": (int, float), "unit": str},
     "first_kernels": {"name": str, "size": str, "bytes": int, "ms": dict, "peer": dict},
+    "fp8": {"name": str, "size": int, "head_dim": int, "flops": int, "ms": dict, "clock": dict},
     "fused": {"name": str, "size": int, "ms": dict, "clock": dict},
     "profile": {"name": str, **_CASE, "counters": dict, "metrics": dict},
     "scores": {

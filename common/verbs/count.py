@@ -99,10 +99,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(stage: Stage, args: argparse.Namespace) -> int:
     saved = []
     options.check_writable(args.json, args.trace_events)
-    kernels = options.kernels(stage, args)
+    kernels = options.kernels(stage, args) if args.trace_events else options.all_kernels(stage, args)
     if args.trace_events and len(kernels) * len(args.sizes or [0]) > 1:
         raise UserError("--trace-events must have one kernel and one size")
     for kernel in kernels:
+        stage = kernel.stage
         for shape in options.shapes(kernel, args, stage.spec.emulator_shapes(kernel.variants)[-1:], "emulator"):
             reports = []
             own = takes(compared(kernel), stage, shape)

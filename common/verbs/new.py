@@ -55,9 +55,10 @@ def make(name: str, before: Stage) -> Stage:
     for file in ("__main__.py", "choices.py"):
         if (before.directory / file).exists():
             shutil.copy(before.directory / file, folder / file)
-    text = before.source.read_text(encoding="utf-8")
     head = f"// Stage {number} · {words}: {TO_SAY}."
-    (folder / "kernel.cu").write_text("\n".join([head, *text.split("\n")[1:]]), encoding="utf-8")
+    for source in {each.source for each in (before, *before.besides)}:
+        text = source.read_text(encoding="utf-8")
+        (folder / source.name).write_text("\n".join([head, *text.split("\n")[1:]]), encoding="utf-8")
     (folder / "__init__.py").write_text(_declaration(number, before), encoding="utf-8")
     importlib.invalidate_caches()
     course.look_again()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from common.practice import patches
 from common.stage import Kernel, Stage
 from cudaemu import hardware
+from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError, pick
 from cudaemu.units import FMA
 
@@ -136,6 +138,25 @@ def kernels(stage: Stage, args: argparse.Namespace) -> list[Kernel]:
     first."""
     chosen: Sequence[str | None] = dtypes(stage, args) or [None]
     return named([stage.kernel(dtype, variants(args), getattr(args, "source", None)) for dtype in chosen], args)
+
+
+def sources(stage: Stage, args: argparse.Namespace) -> list[Stage]:
+    """The stage and what its folder has besides, each with its own source; of --source those whose launcher is in it,
+    or the stage."""
+    every, source = [stage, *stage.besides], getattr(args, "source", None)
+    if source is None:
+        return every
+    text = read(Path(source))
+    return [each for each in every if re.search(rf"\b{each.symbol}\b", text)] or [stage]
+
+
+def all_kernels(stage: Stage, args: argparse.Namespace) -> list[Kernel]:
+    """`kernels`, and those of the stage's other sources, with the variants that these have."""
+    found = []
+    for each in sources(stage, args):
+        mine = [text for text in args.variant if each is stage or text.partition("=")[0].strip() in each.variants]
+        found += kernels(each, argparse.Namespace(**{**vars(args), "variant": mine}))
+    return found
 
 
 def shapes(

@@ -33,7 +33,7 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
     gpus = [gpu for gpu in hardware.select(args.arch) if stage.arch.runs_on(gpu.arch)]
     if not gpus:
         raise UserError(f"{stage.name} needs {stage.needs}, got {' '.join(args.arch)}")
-    for kernel in options.kernels(stage, args):
+    for kernel in options.all_kernels(stage, args):
         asked = options.shapes(kernel, args, (), "emulator")
         found: dict[str, list[tuple[Gpu, Taken]]] = {}  # by function
         for gpu in gpus:

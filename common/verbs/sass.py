@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(stage: Stage, args: argparse.Namespace) -> int:
     targets = [stage.target(arch) for arch in args.arch or [stage.arch]]
-    for kernel in options.kernels(stage, args):
+    for kernel in options.all_kernels(stage, args):
         for target in targets:
             with terminal.progress(f"compiling {kernel.label} for {target}"):
                 functions = sass.functions(kernel.source, kernel.defines, target)

@@ -61,9 +61,10 @@ def run(stage: Stage, args: argparse.Namespace) -> int:
 
 def _run(stage: Stage, args: argparse.Namespace) -> int:
     pinned, dtypes = options.variants(args), options.dtypes(stage, args)
-    kernels = _kernels(stage, dtypes, pinned, args)
-    for other in stage.besides:
-        kernels += _kernels(other, dtypes, {name: v for name, v in pinned.items() if name in other.variants}, args)
+    kernels: list[Kernel] = []
+    for each in options.sources(stage, args):
+        known = {name: v for name, v in pinned.items() if each is stage or name in each.variants}
+        kernels += _kernels(each, dtypes, known, args)
     small = min(hardware.GPUS, key=lambda gpu: gpu.shared_kb).arch  # where less fits, launchers choose differently
     builds = [(kernel, stage.arch) for kernel in kernels if args.device != "gpu"]
     if builds and not args.sizes:
@@ -92,7 +93,7 @@ def _check(stage: Stage, kernels: Sequence[Kernel], small: Arch, args: argparse.
     devices = [options.device(stage, args)]
     if args.device == "auto" and devices == ["gpu"]:
         devices = ["emulator", "gpu"]  # the emulator's sanitizer sees what a right result can hide
-    firsts = [next(kernel for kernel in kernels if kernel.stage is each) for each in (stage, *stage.besides)]
+    firsts = list({kernel.stage.problem: kernel for kernel in reversed(kernels)}.values())[::-1]
     found = [
         (kernel, shape, why, device, pattern)
         for device in devices

@@ -72,6 +72,12 @@ for d in 128 64; do
   run variants-h7-$d kernels.h7_flash_attention_3 bench --variant all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
 done
 for d in 128 64; do
+  run variants-h8-$d kernels.h8_fp8 bench --variant KEYS=all --variant HEAD_DIM=$d --sizes 1024 4096 16384 --repeat 2
+  for trial in maxima-first scales-late sums-by-fma; do
+    run $trial-h8-$d kernels.h8_fp8 bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --trial $trial --repeat 2
+  done
+done
+for d in 128 64; do
   run one-way-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --trial one-way --repeat 2
   run part-by-part-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --trial part-by-part --repeat 2
 done
@@ -135,6 +141,7 @@ run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0
   512x1024x16384 512x512x8192 64x4096x4096 16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 \
   1024x1024x8192 1024x1024x16384 768x768x16384 1152 1184 1216 1280 1536 1600 1792 2560 3000 3072 16384 --repeat 2
 run fused common.measure.fused
+run fp8 common.measure.fp8
 run triton common.measure.beside_triton  # where Triton is installed
 run scores common.measure.any_scores
 run causal-h7 kernels.h7_flash_attention_3 bench --variant CAUSAL=1 --variant HEAD_DIM=all --sizes 1024 4096 16384 --repeat 2

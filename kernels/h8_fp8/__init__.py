@@ -22,8 +22,9 @@ stage = Stage(
     },
     counters=("bulk_load_bytes", "instructions.barrier", "instructions.wgmma"),
     besides=(
-        Stage(  # the other kernel
+        Stage(  # what comes before
             package=__name__,
+            file="quantize.cu",
             idea="Q and K rotated, V transposed, all in e4m3; 64 rows share a scale.",
             problem="quantize",
             min_arch="9.0a",
