@@ -52,6 +52,11 @@ def ladder(stage: Stage | None = None) -> list[Stage]:
     return _stages() if stage is None else [each for each in _stages() if each.ladder == stage.ladder]
 
 
+def everything() -> list[Stage]:
+    """All stages, and the library's kernels behind them."""
+    return [*_stages(), *map(load, library())]
+
+
 def load(stage: str | int) -> Stage:
     """The stage of that name or number: 3, "3", "03" or "h1"; or the library's kernel of that name. UserError if there
     is none."""

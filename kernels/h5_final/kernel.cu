@@ -230,9 +230,9 @@ __global__ void __launch_bounds__(THREADS, 1) linear_kernel(
 #pragma unroll
         for (int n = 0; n < LINE / MMA_N; n += 2) {  // matrices: rows 0-7 | 8-15 of columns 0-7, then of columns 8-15
           const int row = warp_row + lane % 16;
-          const int chunk = (n * MMA_N + lane / 16 * 8) ^ row % 8 * VECTOR;  // swizzled, as TMA reads it
+          const int at = (n * MMA_N + lane / 16 * 8) ^ row % 8 * VECTOR;  // swizzled, as TMA reads it
           const auto &left = acc[m][i * LINE / MMA_N + n], &right = acc[m][i * LINE / MMA_N + n + 1];
-          stmatrix_x4(shared_address(&box[row][chunk]), pack<Element>(left[0], left[1]), pack<Element>(left[2], left[3]),
+          stmatrix_x4(shared_address(&box[row][at]), pack<Element>(left[0], left[1]), pack<Element>(left[2], left[3]),
                       pack<Element>(right[0], right[1]), pack<Element>(right[2], right[3]));
         }
         fence_proxy_async();  // each lane shows TMA what it wrote,

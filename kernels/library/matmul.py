@@ -176,7 +176,7 @@ class Call:
         self.kernel.emulate_call([a, b.t() if self.turned else b], [c], changed)
 
     def _by_torch(self, a: Any, b: Any, bias: Tensor | None, residual: Tensor | None, out: Tensor | None) -> Tensor:
-        """What that kernel cannot compute: an empty product is zeros; any other is stage 11, and torch does the rest."""
+        """What it cannot compute: an empty product is zeros; any other is stage 11, and torch does the rest."""
         m, n, k = self.shape
         if self.empty:
             c = torch.zeros((m, n), dtype=torch.float32, device=self.device)

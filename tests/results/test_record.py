@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import kernels
 from common import cli, course
 from common.measure import contest, ncu
 from common.results import runs
@@ -27,7 +26,7 @@ GONE = {  # runs of what the course no longer has; who shows them names their co
     "tried-15-128.json": "has no stage",
     "steps-10.json": "has no variant",
 }
-STAGES = [*kernels.ladder(), *map(course.load, course.library())]
+STAGES = course.everything()
 TRIALS = [(stage, name) for stage in STAGES for name in options.trials(stage)]
 
 
