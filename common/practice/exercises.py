@@ -203,7 +203,7 @@ class Exercise:
 
 @lru_cache
 def catalogue() -> tuple[Exercise, ...]:
-    """All exercises, in the order in which to take them: first kernels, then by stage the step, its holes, its bugs; the
+    """All, in the order in which to take them: first kernels, then by stage the step, its holes, its bugs. The
     library's kernels have no step."""
     paths = sorted((*FIRST.glob("*.md"), *FIRST.glob("*.patch")))
     steps = {name: number for number, name in enumerate(FIRST_STEPS)}
