@@ -15,6 +15,7 @@ import torch
 
 import kernels
 from common import course
+from common.verbs import diff
 from cudaemu.errors import UserError
 
 ROOT = Path(kernels.__file__).parent.parent
@@ -98,6 +99,15 @@ from common.verbs import diff
 assert kernels.ladder() and diff.diff(kernels.load(3)).lines
 assert 'torch' not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_helper_that_only_moved_behind_the_kernel_is_no_change():
+    """h5 has h4's helpers at its end: its diff tells of those that are new."""
+    lines = diff.diff(course.load("h5"), context=0).lines
+    assert '-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");' not in lines
+    assert any(line.startswith("+__device__ __forceinline__ bool elect_one()") for line in lines)
+    assert any(line.startswith("-__device__ __forceinline__ void named_barrier_sync(") for line in lines)
+    assert not [line for line in lines if re.match(r"[+-].*void (mbarrier_init|tma_load|wgmma_wait)\(.*\{", line)]
 
 
 LIBRARY = {"attention": "16_final", "attention_fp8": "h8_fp8", "matmul": "hopper_matmul"}  # what each begins with

@@ -113,7 +113,7 @@ GEMM, ATTENTION = "a matrix product in fp16", "attention forward in fp16, heads 
 TILES = "tiles of 128 × 256 for a block, 132 SMs"
 FP16 = {name: f"{name} fp16" for name in course.names()}  # as rows of runs are called
 _01, _02, _03, _04, _05, _06, _07, _08, _09, _10, _11, _12, _13, _14, _15, _16, *_HOPPER = FP16.values()
-_H1, _H2, _H3, _H4, _, _H6, _H7, *_ = _HOPPER
+_H1, _H2, _H3, _H4, _H5, _H6, _H7, *_ = _HOPPER
 _MATMUL = next(f"{name} fp16" for name in course.library() if name.endswith("matmul"))
 
 
