@@ -49,8 +49,8 @@ def diff(stage: Stage, context: int = 3) -> Diff:
     previous = course.previous(stage)
     if previous is None:
         raise UserError(f"{stage.name} follows no stage: there is nothing to compare it with")
-    old, new = (read(each.source) for each in (previous, stage))
-    old, new = _moved(old, new).splitlines(), new.splitlines()
+    theirs, ours = (read(each.source) for each in (previous, stage))
+    old, new = _moved(theirs, ours).splitlines(), ours.splitlines()
     before, after = (f"{each.name}/kernel.cu" for each in (previous, stage))
     return Diff(tuple(difflib.unified_diff(old, new, before, after, n=context, lineterm="")))
 
