@@ -272,7 +272,7 @@ extern "C" cudaError_t launch_linear(const Element *A, const Element *B, Element
   if (M < 1 || N < 1 || K < 1 || N % 8 || K % 8 || activation < 0 || activation > 2) return cudaErrorInvalidValue;
   if (!A || !B || !C || ((size_t)A | (size_t)B | (size_t)C) % 16) return cudaErrorInvalidValue;  // as TMA wants them
   const long long tiles = (long long)ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N);
-  if (tiles > 0x7fffffff) return cudaErrorInvalidValue;
+  if (tiles > 0x7fffffff || (size_t)bias % sizeof(Element)) return cudaErrorInvalidValue;
   CUtensorMap A_map, B_map, C_map;
   cudaError_t status = tensor_map(&A_map, A, M, K, BLOCK_M);
   if (status == cudaSuccess)
