@@ -1,7 +1,8 @@
 """The course: its stages in order, its ladders, and which stage each one follows.
 
 Stages are found by their folders, kernels/NN_name or kernels/hN_name, and imported by name: nothing in common/ names a
-stage.
+stage. Kernels that programs call, kernels/library/NAME, are found likewise: they have all that a stage has, and are no
+steps of the course.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ def names() -> tuple[str, ...]:
 
 
 @lru_cache
+def library() -> tuple[str, ...]:
+    """The names of the library's kernels."""
+    return tuple(sorted(path.parent.name for path in KERNELS.glob("library/*/__init__.py")))
+
+
+@lru_cache
 def _stages() -> list[Stage]:
     return [_import(name) for name in names()]
 
@@ -36,6 +43,7 @@ def _stages() -> list[Stage]:
 def look_again() -> None:
     """To be called when a stage's folder has come or gone."""
     names.cache_clear()
+    library.cache_clear()
     _stages.cache_clear()
 
 
@@ -44,12 +52,18 @@ def ladder(stage: Stage | None = None) -> list[Stage]:
     return _stages() if stage is None else [each for each in _stages() if each.ladder == stage.ladder]
 
 
+def everything() -> list[Stage]:
+    """All stages, and the library's kernels behind them."""
+    return [*_stages(), *map(load, library())]
+
+
 def load(stage: str | int) -> Stage:
-    """The stage of that name or number: 3, "3", "03" or "h1". UserError if there is none."""
+    """The stage of that name or number: 3, "3", "03" or "h1"; or the library's kernel of that name. UserError if there
+    is none."""
     text = str(stage)
     number = f"{int(text):02}" if re.fullmatch("[0-9]+", text) else text
     text = next((name for name in names() if name.startswith(f"{number}_")), text)
-    return _import(pick(text, names(), "stage", "the course"))
+    return _import(pick(text, (*names(), *library()), "stage", "the course"))
 
 
 def previous(stage: Stage) -> Stage | None:
@@ -80,5 +94,6 @@ def counterpart(stage: Stage | None, kernel: Kernel) -> Kernel | None:
 
 
 def _import(name: str) -> Stage:
-    stage: Stage = importlib.import_module(f"kernels.{name}").stage
+    package = f"kernels.library.{name}" if name in library() else f"kernels.{name}"
+    stage: Stage = importlib.import_module(package).stage
     return stage

@@ -466,12 +466,16 @@ def repeated(stage: Stage, *sizes: str, dtype: str = "fp16") -> Markdown:
     return table([stage.name, "runs", "shortest", "median", "longest", "longest ÷ shortest", "in clocks"], body)
 
 
+def _not_recorded(run: str) -> Markdown:
+    return Markdown(f"*{run}: not recorded yet. On a GPU `docs/results/record.sh docs/results {run}` does it.*")
+
+
 def beside(stage: Stage, run: str, label: str, in_a_row: bool = False) -> Markdown:
     """A stage beside `label`, a changed copy of its source, which the recorded run `run`.json timed with it; or what it
     timed `in_a_row`, runs without a pause (`bench --sustained`)."""
     path = runs.RESULTS / f"{run}.json"
     if not path.exists():
-        return Markdown(f"*{label}: not recorded yet. On a GPU `docs/results/record.sh docs/results {run}` does it.*")
+        return _not_recorded(run)
     recorded = runs.load(path)
     head, body, _ = ladders.beside(runs.sustained(recorded) if in_a_row else recorded, stage.name, label)
     made = table(head, body)
@@ -487,7 +491,10 @@ def timed(
 ) -> Markdown:
     """Times, clocks and SM clocks of what the recorded run `run`.json timed in turn: of the stage's rows for which
     `label` has a name, and of stages named in `others`."""
-    recorded = runs.load(runs.RESULTS / f"{run}.json")
+    path = runs.RESULTS / f"{run}.json"
+    if not path.exists():
+        return _not_recorded(run)
+    recorded = runs.load(path)
     wanted = [
         (row, label(row) if name == stage.name else name)
         for size in sizes

@@ -1,7 +1,8 @@
 """A stage of the course, and a kernel: one stage at one dtype, with one set of variants, from one source file.
 
-A stage is called like a torch function: CUDA tensors run on the GPU, CPU tensors in the emulator. Nothing here imports
-torch until a kernel runs, so that --help is quick.
+What programs call, a kernel of kernels/library, is declared like a stage and has all that a stage has. Both are called
+like a torch function: CUDA tensors run on the GPU, CPU tensors in the emulator. Nothing here imports torch until a
+kernel runs, so that --help is quick.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Stage:
     file: str = MAIN  # its source, in the directory
     besides: tuple[Stage, ...] = ()  # other kernels of the same folder, with launchers of their own: tested as well
     function: str = ""  # what programs call instead of the stage: kernels.<function>
+    recorded_as: str = ""  # the stage that it was, with these variants, when runs of it were recorded: a kernel of the
+    # library
     _kernels: dict[Kind, tuple[Kernel, Launcher | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -98,8 +101,14 @@ class Stage:
 
     @property
     def number(self) -> str:
-        """The beginning of its name, "03" or "h1": stages are in the order of their names."""
-        return self.name.partition("_")[0]
+        """The beginning of its name, "03" or "h1": stages are in the order of their names. A kernel of the library has
+        no number, and its name in place of one."""
+        return self.name if self.of_library else self.name.partition("_")[0]
+
+    @property
+    def of_library(self) -> bool:
+        """Whether it is what programs call, a kernel of kernels/library, and no step of the course."""
+        return self.package.startswith("kernels.library.")
 
     @cached_property
     def arch(self) -> Arch:
@@ -120,7 +129,7 @@ class Stage:
 
     @property
     def directory(self) -> Path:
-        return KERNELS / self.name
+        return KERNELS.joinpath(*self.package.split(".")[1:])
 
     @property
     def source(self) -> Path:

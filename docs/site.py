@@ -51,7 +51,7 @@ SLIDES = {  # stage: what the cell has that draws its figure, and the slide's ti
     "h2_tma": ("tma.explore(rows=20", "One thread copies a box: TMA"),
     "h3_warp_specialized": ("warps.ring(", "One warp copies, the others multiply"),
     "h4_ping_pong": ("warps.turns(", "One tile is stored while the next is multiplied"),
-    "h5_final": ("gemm_tiles.shares(", "Large tiles, if there are enough of them"),
+    "h5_final": ("gemm_tiles.shares(", "A tile of 128 × 256 reads less than two of 128 × 128"),
     "h6_wgmma_attention": ("__device__ unsigned long long descriptor", "A result is the next operand, in its lane"),
     "h7_flash_attention_3": ("notebook.timeline(stage)", "Softmax under the products"),
     "h8_fp8": ("__device__ unsigned long long descriptor", "8 bits: the same lanes have other keys"),

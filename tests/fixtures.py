@@ -265,7 +265,7 @@ def stages_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[P
     """A folder with the course's stages, to which a test may add some."""
     folder, found = tmp_path / "kernels", course.names()
     folder.mkdir()
-    for name in found:
+    for name in (*found, "library"):
         (folder / name).symlink_to(KERNELS / name)
     for module in (course, stages):
         monkeypatch.setattr(module, "KERNELS", folder)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import kernels
-from common import launcher_check
+from common import course, launcher_check
 from common.launcher_check import LAUNCHES, Deck, check_any
 from common.problems.sdpa import Sdpa
 from common.stage import Kernel, Stage
 
-STAGES = [each for stage in kernels.ladder() for each in (stage, *stage.besides)]
+STAGES = [each for stage in course.everything() for each in (stage, *stage.besides)]
 FINAL, FLASH = kernels.load("16"), kernels.load("h7")
 Edited = Callable[..., Path]
 
@@ -159,7 +159,7 @@ def test_launchers_refuse_what_no_kernel_takes(stage: Stage):
         ("16", "H_KV < 1 || H % H_KV ||", "H_KV < 1 ||", "H = 3 and H_KV = 2 is not refused"),
         ("16", "if (splits > 1 && !(partial_O && partial_LSE))", "if (false)", "splits = 2 without partial_O"),
         ("h7", "scale_log2 < INFINITY", "true", "scale = inf is not refused"),
-        ("h5", "c_row < N ||", "", "c_row = "),
+        ("hopper_matmul", "c_row < N ||", "", "c_row = "),
         ("13", "!(scale_log2 > 0 && scale_log2 < INFINITY)", "scale_log2 <= 0", "scale = nan is not refused"),
     ],
 )
@@ -176,4 +176,4 @@ def test_strides_of_axes_of_size_1_are_nobodys():
     odd = q.as_strided(q.shape, (1, 5, 64, 1))
     assert isinstance(FINAL.spec, Sdpa) and odd.contiguous().stride() == odd.stride()
     FINAL.spec.check_layout("Q", odd)
-    kernels.load("h5").spec.check_layout("A", q[0, 0, :1].as_strided((1, 64), (3, 1)))
+    kernels.load("hopper_matmul").spec.check_layout("A", q[0, 0, :1].as_strided((1, 64), (3, 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kernels
-from common import counts
+from common import counts, course
 from cudaemu.errors import CheckFailed, UserError
 
 NAIVE = kernels.load(1)
@@ -102,4 +102,4 @@ def test_numbers_are_written_for_people():
 
 
 def test_what_a_stage_is_about_has_a_short_name():
-    assert {stage.counters[0] for stage in kernels.ladder()} <= set(counts.SHORT)
+    assert {stage.counters[0] for stage in course.everything()} <= set(counts.SHORT)

@@ -15,6 +15,7 @@ import torch
 
 import kernels
 from common import course
+from common.verbs import diff
 from cudaemu.errors import UserError
 
 ROOT = Path(kernels.__file__).parent.parent
@@ -72,6 +73,14 @@ def test_a_stage_may_follow_an_earlier_one():
     }.items()  # fmt: skip
 
 
+def test_a_kernel_of_the_library_has_what_a_stage_has_and_is_none():
+    """It is found by its name, and in no ladder; what it follows says what it goes beyond."""
+    (kernel,) = map(course.load, course.library())
+    assert kernel not in course.ladder() and kernel in course.everything() and kernel.name not in course.names()
+    assert kernel.number == kernel.name == "hopper_matmul" and kernel.of_library and not NAIVE.of_library
+    assert kernel.source.exists() and course.previous(kernel) is course.load("h5") is not course.ladder(kernel)[0]
+
+
 def test_a_counterpart_computes_the_same():
     """Dtype and settings are kept, a stage's own choices are not; a stage that lacks them has no counterpart."""
     last = next(stage for stage in course.ladder() if "B_TRANSPOSED" in stage.variants)
@@ -92,13 +101,22 @@ assert 'torch' not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-LIBRARY = {"attention": "16_final", "attention_fp8": "h8_fp8", "matmul": "h5_final"}  # the stage that each begins with
+def test_a_helper_that_only_moved_behind_the_kernel_is_no_change():
+    """h5 has h4's helpers at its end: its diff tells of those that are new."""
+    lines = diff.diff(course.load("h5"), context=0).lines
+    assert '-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");' not in lines
+    assert any(line.startswith("+__device__ __forceinline__ bool elect_one()") for line in lines)
+    assert any(line.startswith("-__device__ __forceinline__ void named_barrier_sync(") for line in lines)
+    assert not [line for line in lines if re.match(r"[+-].*void (mbarrier_init|tma_load|wgmma_wait)\(.*\{", line)]
+
+
+LIBRARY = {"attention": "16_final", "attention_fp8": "h8_fp8", "matmul": "hopper_matmul"}  # what each begins with
 
 
 def test_the_functions_of_the_library_are_the_package_s_own():
     """Listed for completion, named by their stages, and those that type checkers see."""
     assert {path.stem for path in (ROOT / "kernels" / "library").glob("[!_]*.py")} == set(LIBRARY)
-    assert {stage.function: stage.name for stage in course.ladder() if stage.function} == LIBRARY
+    assert {stage.function: stage.name for stage in course.everything() if stage.function} == LIBRARY
     assert set(LIBRARY) <= set(kernels.__all__) <= set(dir(kernels))
     tree = ast.parse(Path(kernels.__file__).read_text())
     (told,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
@@ -131,7 +149,9 @@ def test_a_function_imports_the_one_stage_that_it_begins_with(name):
     """And the package alone none, nor torch."""
     code = f"""import sys, kernels
 {f"from kernels import {name}" if name else ""}
-stages = [stage for stage in kernels.names() if f"kernels.{{stage}}" in sys.modules]
+from common import course
+stages = [name for name in kernels.names() if f"kernels.{{name}}" in sys.modules]
+stages += [name for name in course.library() if f"kernels.library.{{name}}" in sys.modules]
 print(*stages, "torch" in sys.modules)"""
     done = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == ([LIBRARY[name], "True"] if name else ["False"])

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, gpu, torch_private
+from common import accuracy, course, gpu, torch_private
 from common.verbs.options import device
 from cudaemu.compiler import toolchain
 from cudaemu.errors import UserError
@@ -188,7 +188,7 @@ def test_cuda_errors_carry_the_name_of_the_kernel():
 # On a GPU.
 
 
-KERNELS = [kernel for stage in kernels.ladder() for each in (stage, *stage.besides) for kernel in each.kernels()]
+KERNELS = [kernel for stage in course.everything() for each in (stage, *stage.besides) for kernel in each.kernels()]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.label)
 
 
@@ -204,12 +204,12 @@ def test_it_builds(kernel):
 
 @pytest.mark.gpu
 @pytest.mark.alone
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", course.everything(), ids=lambda stage: stage.name)
 def test_cold_build_takes_seconds(stage, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDAEMU_CACHE", str(tmp_path))
     started = time.monotonic()
     stage.kernel().load()
-    assert time.monotonic() - started <= 20  # h5 took 10 on one host and 15 on another
+    assert time.monotonic() - started <= 20  # hopper_matmul took 10 on one host and 15 on another
 
 
 @pytest.mark.gpu
@@ -294,7 +294,7 @@ def test_calls_from_several_threads_and_devices_are_right():
 
 @pytest.mark.gpu
 @pytest.mark.alone
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", course.everything(), ids=lambda stage: stage.name)
 def test_a_call_costs_the_host_fifteen_microseconds_beyond_torch_empty(stage):
     spec, kernel = stage.spec, stage.kernel()
     inputs = spec.inputs(spec.emulator_shapes(kernel.variants)[0], kernel.dtype, kernel.variants, device="cuda")

@@ -21,8 +21,9 @@ from cudaemu import Counters, hardware
 from cudaemu.compiler import cache, sass, toolchain
 from cudaemu.errors import UserError
 
-STAGES = kernels.ladder()
+STAGES = course.everything()
 SOURCES = [each for stage in STAGES for each in (stage, *stage.besides)]
+OTHERS = {other.source: other for stage in STAGES for other in stage.besides}
 OVERLOADED = ("store_tiles", "store_exchanged", "store_pair")  # a helper of this name per type
 
 every_source = pytest.mark.parametrize("stage", SOURCES, ids=lambda stage: f"{stage.name} {stage.file}")
@@ -61,8 +62,9 @@ def test_source_compiles_alone_without_a_warning(stage: Stage):
 @every_source
 def test_source_opens_with_what_it_is(stage: Stage):
     text = stage.source.read_text()
-    head = re.match(rf"// Stage ({course.NUMBER}) · (.+?): ", text)
-    assert head is not None and f"{head[1]}_{re.sub(r'[ .-]', '_', head[2]).lower()}" == stage.name
+    head = re.match(rf"// (?:Stage ({course.NUMBER}) · (.+?)|{stage.name}): ", text)
+    assert head is not None and bool(head[1]) != stage.of_library
+    assert stage.of_library or f"{head[1]}_{re.sub(r'[ .-]', '_', head[2]).lower()}" == stage.name
     header = text.partition("#include")[0]
     assert all(re.search(rf"^// {part}\b", header, re.M) for part in ("Problem", "Idea", "Thread map", "Limits"))
     assert max(map(len, text.splitlines())) <= 120
@@ -104,7 +106,9 @@ def test_a_helper_is_the_same_word_for_word_in_every_stage():
 def test_package_has_no_logic(stage: Stage):
     body = ast.parse((stage.directory / "__init__.py").read_text()).body
     assert [type(node).__name__ for node in body] == ["Expr", "ImportFrom", "Assign"]
-    assert ast.get_docstring(ast.Module(body, [])).startswith(f"Stage {stage.number}: ")
+    assert ast.get_docstring(ast.Module(body, [])).startswith(
+        f"Of kernels.{stage.function}: " if stage.of_library else f"Stage {stage.number}: "
+    )
     lines = (stage.directory / "__main__.py").read_text().split("\n")
     assert [line for line in lines if line] == ["from common.cli import main", "main(__package__)"]
 
@@ -153,9 +157,9 @@ UNREACHABLE = [
     ("h7_flash_attention_3", "CAUSAL=1: attention_kernel<2>", ("const int last =", "step(tile")),
     ("h7_flash_attention_3", "CAUSAL=1: attention_kernel<2>", ("> last) s[n]", "step(tile")),
     # Of the grid's barrier, which is CUDA's, what grids with several axes take.
-    ("h5_final", "0, 1> >", ("this_grid().sync()",)),
+    ("hopper_matmul", "0, 1> >", ("this_grid().sync()",)),
     # Not unreachable: GELU without addends, ReLU with a bias, where operands are exchanged; such launches are drawn.
-    ("h5_final", "1, 1> >", ("return of_row ? of_row[cols[i]]",)),
+    ("hopper_matmul", "1, 1> >", ("return of_row ? of_row[cols[i]]",)),
     # N is a multiple of 128: there is an even number of tiles of 64 keys.
     ("h8_fp8", "KEYS=64: ", ("start_values(p_even, position + tiles - 1)",)),
 ]

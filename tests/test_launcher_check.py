@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import kernels
-from common import accuracy, launcher_check
+from common import accuracy, course, launcher_check
 from common.stage import Kernel, Stage
 from common.verbs import test as verb
 from cudaemu.hardware import Arch
@@ -58,7 +58,7 @@ def test_a_status_of_one_of_two_launches_that_nobody_looks_at(edited: Edited):
 
 
 @pytest.mark.core(every=6)
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", course.everything(), ids=lambda stage: stage.name)
 def test_pointers_that_are_none_or_not_aligned(stage: Stage):
     """Whoever copies a launcher out has no Python layer to check for him."""
     kernel = stage.kernel()
@@ -167,9 +167,9 @@ def test_what_a_call_leaves_on_the_host(edited: Edited):
 
 @pytest.mark.full
 def test_a_call_that_does_not_wait_for_the_one_before(edited: Edited):
-    """h5's launch may begin before the one ahead of it has ended."""
+    """Its launch may begin before the one ahead of it has ended."""
     waits = "  cudaGridDependencySynchronize();             // the launch before has written what we read"
-    report = said_of_the_launcher(broken(edited, kernels.load("h5"), (waits, "  //")))
+    report = said_of_the_launcher(broken(edited, kernels.load("hopper_matmul"), (waits, "  //")))
     assert "called twice in a row, for the same output" in report and "race with the kernel before" in report
 
 

@@ -48,7 +48,10 @@ LAYERS = {  # the lowest first: a floor's name -> its files and folders
     "verbs": ("common/verbs/",),
     "the classroom": ("common/classroom/",),
     "front doors": ("common/cli.py", "common/notebook.py"),
-    "the kernels": ("kernels/",),
+    "the kernels": (
+        "kernels/",
+        *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("kernels/library/*/__main__.py")),
+    ),
 }
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for top in ("cudaemu", "common", "kernels") for path in (ROOT / top).rglob("*.py")

@@ -14,9 +14,9 @@ import kernels
 from common import accuracy, problem
 from cudaemu.errors import UserError
 from kernels import attention, matmul
-from kernels.h5_final import choices
-from kernels.h5_final.choices import CHOICES
 from kernels.library import matmul as module
+from kernels.library.hopper_matmul import choices
+from kernels.library.hopper_matmul.choices import CHOICES
 from tests.launches import Notes, anew, from_four_threads, on_a_usual_host, within
 
 SPEC = problem.load("matmul")
@@ -63,7 +63,7 @@ def test_each_part_alone():
 def test_the_weight_of_a_linear_layer_is_read_in_place(monkeypatch):
     a, weight = make(40, 72), make(64, 72)
     used = []
-    stage = kernels.load("h5")
+    stage = kernels.load("hopper_matmul")
     real = type(stage.kernel()).emulate
     monkeypatch.setattr(
         type(stage.kernel()),
@@ -71,7 +71,7 @@ def test_the_weight_of_a_linear_layer_is_read_in_place(monkeypatch):
         lambda self, *args, **more: used.append(self.label) or real(self, *args, **more),
     )
     assert_right(matmul(a, weight.t()), expected(a, weight.t()))
-    assert used == ["h5_final fp16 B_TRANSPOSED=1"]
+    assert used == ["hopper_matmul fp16 B_TRANSPOSED=1"]
 
 
 def test_strides_and_misaligned_tensors():
@@ -100,7 +100,7 @@ def test_addends_that_do_not_begin_at_pairs_are_copied():
 @pytest.mark.parametrize("choice", range(len(CHOICES)))
 def test_what_follows_a_product_with_every_tile(choice):
     """Each choice of the launcher adds to each column what belongs to it, at the edges too."""
-    stage = kernels.load("h5")
+    stage = kernels.load("hopper_matmul")
     a, b, bias, residual = make(136, 72), make(72, 328), make(328), make(136, 328)
     c = torch.full((136, 328), torch.nan, dtype=a.dtype)
     room = {"room": 36, "sums": torch.empty(36, 128, 128)}
@@ -114,7 +114,7 @@ def test_a_deep_product_is_split_over_more_blocks_than_a_cluster_has():
     """Each has memory for its own sums; once all have written theirs, each adds a share, with what follows."""
     a, b, bias, residual = make(392, 16392), make(16392, 520), make(520), make(392, 520)
     assert_right(matmul(a, b, bias=bias, activation="gelu", residual=residual), expected(a, b, bias, "gelu", residual))
-    report = kernels.load("h5").kernel("fp16").emulate((a, b), (torch.empty(392, 520, dtype=a.dtype),))
+    report = kernels.load("hopper_matmul").kernel("fp16").emulate((a, b), (torch.empty(392, 520, dtype=a.dtype),))
     assert [launch.kernel.partition("<")[0] for launch in report.launches] == ["gemm_kernel"]
     assert report.launches[0].grid[0] == 4 * 3 * 11  # of 128 × 256, in 11 parts
 
@@ -134,7 +134,7 @@ def test_a_deep_product_is_split_over_more_blocks_than_a_cluster_has():
 )
 def test_a_check_sees_what_follows_a_product_and_strides(edited, shape, old, new):
     """Of a reader's version, which no test of `kernels.matmul` knows."""
-    stage = kernels.load("h5")
+    stage = kernels.load("hopper_matmul")
     kernel = stage.kernel("fp16", source=edited(stage, (old, new)))
     (pattern,) = SPEC.patterns_at(shape, kernel.multiples, kernel.variants)
     assert "wrong result" in accuracy.check(kernel, shape, "emulator", pattern=pattern).report
@@ -144,7 +144,7 @@ def test_a_check_sees_what_follows_a_product_and_strides(edited, shape, old, new
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_copies_that_a_pair_of_blocks_shares(transposed):
     """Also where the lower block of a pair has no row of C."""
-    kernel = kernels.load("h5").kernel("fp16", {"B_TRANSPOSED": transposed})
+    kernel = kernels.load("hopper_matmul").kernel("fp16", {"B_TRANSPOSED": transposed})
     a, b = make(264, 136), make(136, 328)
     for choice, name in enumerate(CHOICES):
         if "shared" not in name:
@@ -167,7 +167,7 @@ def test_copies_that_a_pair_of_blocks_shares(transposed):
 def test_the_notebook_estimates_as_the_launcher_does(shape, monkeypatch):
     """`estimates` repeats its arithmetic: the least one is what the launcher takes."""
     monkeypatch.setattr(choices, "H200", {1: 132, 2: 66, 4: 33, 8: 16})  # the emulator has no GPCs
-    kernel = kernels.load("h5").kernel("fp16")
+    kernel = kernels.load("hopper_matmul").kernel("fp16")
     m, n, k = shape
     a, b, c = make(m, k), make(k, n), torch.empty(m, n, dtype=torch.float16)
     room = choices.choose(shape, {}, 132)["room"]
@@ -184,7 +184,7 @@ def test_the_notebook_estimates_as_the_launcher_does(shape, monkeypatch):
 def test_copies_are_shared_where_rows_straddle_lines(k, n, sharers):
     """Of 128 bytes: by the launcher's estimate a row then takes as long as two lines."""
     a, b = make(3000, k), make(k, n)
-    report = kernels.load("h5").kernel("fp16").emulate((a, b), (torch.empty(3000, n, dtype=a.dtype),))
+    report = kernels.load("hopper_matmul").kernel("fp16").emulate((a, b), (torch.empty(3000, n, dtype=a.dtype),))
     assert f", {sharers}>" in report.launches[0].kernel
 
 
@@ -281,7 +281,7 @@ def test_it_is_an_operator():
 def test_what_a_call_costs_the_host(monkeypatch, cpu_as_gpu):
     """All but the launch, of a call that was planned before."""
     monkeypatch.setattr(module, "_plans", anew(module._plans))
-    kernel, launches = kernels.load("h5").kernel("fp16"), []
+    kernel, launches = kernels.load("hopper_matmul").kernel("fp16"), []
     built = kernel, Notes(kernel, launches)
     monkeypatch.setattr(module, "_built", lambda *_, **__: built)
     a, b, bias, residual = make(64, 128), make(128, 256), make(256), make(64, 256)

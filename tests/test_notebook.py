@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import kernels
-from common import counts, notebook
+from common import counts, course, notebook
 from common.results import runs
 from cudaemu.errors import UserError
 
 
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", course.everything(), ids=lambda stage: stage.name)
 def test_phases_are_quoted_whole_and_in_order(stage):
     source = stage.source.read_text()
     last = 0

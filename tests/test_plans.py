@@ -35,7 +35,7 @@ def forget(monkeypatch, cpu_as_gpu) -> Callable[[], None]:
     """Forgets the calls of all functions and stages; no call launches anything."""
     modules = [importlib.import_module(name) for name in ("kernels.library.attention", "kernels.library.matmul")]
     naive = kernels.load("01")
-    for module, stage in zip(modules, (kernels.load("16"), kernels.load("h5"))):
+    for module, stage in zip(modules, (kernels.load("16"), kernels.load("hopper_matmul"))):
         kernel = stage.kernel("fp16")
         built = kernel, Notes(kernel, [])
         monkeypatch.setattr(module, "_built", lambda *_, built=built, **__: built)

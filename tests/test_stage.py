@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernels
-from common import accuracy, gpu, terminal, torch_private
+from common import accuracy, course, gpu, terminal, torch_private
 from common.stage import Macro, Prepared, Stage, macros
 from cudaemu.errors import UserError
 from tests.launches import Notes, anew
@@ -61,7 +61,7 @@ def test_kernels_cover_each_dtype_and_each_value():
 
 
 def test_variants_that_say_what_is_computed_are_combined_in_one_dtype():
-    for stage in kernels.ladder():
+    for stage in course.everything():
         told = [name for name in stage.variants if name in stage.spec.settings]
         assert list(stage.together) == (told if len(told) > 1 else []), stage.name
     both = [kernel.short for kernel in kernels.load("16").kernels() if kernel.variants["HEAD_DIM"] == 64]
@@ -340,7 +340,7 @@ def test_without_a_gpu_a_call_says_nothing_it_was_asked_for_the_cpu(capsys, monk
 def test_a_call_that_takes_long_says_why(capsys, monkeypatch, name):
     """The machine, or the first call's compilation, may be slow: `SLOW` is what the test makes it."""
     a = torch.zeros(8, 8).half()
-    call, label = {"a stage": (NAIVE, "01_naive"), "matmul": (kernels.matmul, "h5_final")}[name]
+    call, label = {"a stage": (NAIVE, "01_naive"), "matmul": (kernels.matmul, "hopper_matmul")}[name]
     monkeypatch.setattr("common.stage.SLOW", 600.0)
     call(a, a)
     assert capsys.readouterr().err == ""

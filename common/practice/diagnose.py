@@ -114,6 +114,7 @@ TILES = "tiles of 128 × 256 for a block, 132 SMs"
 FP16 = {name: f"{name} fp16" for name in course.names()}  # as rows of runs are called
 _01, _02, _03, _04, _05, _06, _07, _08, _09, _10, _11, _12, _13, _14, _15, _16, *_HOPPER = FP16.values()
 _H1, _H2, _H3, _H4, _H5, _H6, _H7, *_ = _HOPPER
+_MATMUL = next(f"{name} fp16" for name in course.library() if name.endswith("matmul"))
 
 
 def _banks(requests: int, before: int, after: int, conflicts: int) -> dict[str, tuple[int, int]]:
@@ -164,16 +165,17 @@ CASES = (
     Case("flight", "variants-h3", "4096", f"{_H3} STAGES=2", _H3, f"{GEMM}, by wgmma; one warp only copies. {RING}"),
     Case("order", "variants-h4", "8192", f"{_H4} GROUP_M=1", _H4, f"{GEMM}. {ROWS}"),
     Case("order", "variants-h2", "8192", f"{_H2} GROUP_M=1", _H2, f"{GEMM}. {ROWS}"),
-    Case("order", "variants-h5", "2560", f"{_H5} GROUP_M=1", _H5, f"{GEMM}. {ROWS}"),
+    Case("order", "variants-h5", "2560", f"{_MATMUL} GROUP_M=1", _MATMUL, f"{GEMM}. {ROWS}"),
     Case("blocks", "tiles-11", "512", f"{_11} TILE_N=256", _11, f"{GEMM}: {TILES}. "),
     Case("blocks", "tiles-11", "1024", f"{_11} TILE_N=256", _11, f"{GEMM}: {TILES}. "),
-    Case("blocks", "widths-h5", "1792", f"{_H5} (trials/widths.patch)", _H5,
+    Case("blocks", "widths-h5", "1792", f"{_MATMUL} (trials/widths.patch)", _MATMUL,
          f"{GEMM}, by wgmma: C has 98 tiles of 128 × 256, 132 SMs. "),
-    Case("tail", "widths-h5", "2560", f"{_H5} (trials/widths.patch)", _H5,
+    Case("tail", "widths-h5", "2560", f"{_MATMUL} (trials/widths.patch)", _MATMUL,
          f"{GEMM}, by wgmma: C has 200 tiles of 128 × 256, and 132 SMs take one at a time. ",
          more="the kernel chooses 378 tiles of 96 × 192: three rounds of 132, 95 % full, and not two, 76 % full"),
-    Case("blocks", "uses-h5", "512x512x16384", _H4, _H5, f"{GEMM}: C has 512 × 512 elements, K is 16,384; 132 SMs. ",
-         more="h5 has clusters and other tiles as well"),
+    Case("blocks", "uses-h5", "512x512x16384", _H4, _MATMUL,
+         f"{GEMM}: C has 512 × 512 elements, K is 16,384; 132 SMs. ",
+         more="the latter has clusters and other tiles as well"),
     Case("registers", "variants-15-128", "4096", f"{_15} WARP_Q=16", _15,
          f"{ATTENTION}. A warp has 16 queries, and reads all of K and V from shared memory for them. "),
     Case("registers", "variants-16-128", "16384", f"{_16} MAX_WARP_Q=16", _16,

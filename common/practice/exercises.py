@@ -203,12 +203,13 @@ class Exercise:
 
 @lru_cache
 def catalogue() -> tuple[Exercise, ...]:
-    """All exercises, in the order in which to take them: first kernels, then by stage the step, its holes, its bugs."""
+    """All, in the order in which to take them: first kernels, then by stage the step, its holes, its bugs. The
+    library's kernels have no step."""
     paths = sorted((*FIRST.glob("*.md"), *FIRST.glob("*.patch")))
     steps = {name: number for number, name in enumerate(FIRST_STEPS)}
     found = [_first(path) for path in sorted(paths, key=lambda path: steps.get(path.stem, len(steps)))]
     bugs = _bugs()
-    for stage in course.ladder():
+    for stage in course.everything():
         folder = stage.directory / "practice"
         for path in sorted((*folder.glob("*.md"), *folder.glob("*.patch")), key=lambda path: path.stem != "step"):
             kind = "step" if path.stem == "step" else "bug" if path.stem.startswith("bug") else "hole"

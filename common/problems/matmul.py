@@ -11,32 +11,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, relu
 
 from common.dtypes import torch_dtype
 from common.problem import Choose, Drawn, Request, Shape, Tensors, Tolerance, Variants
-from common.problems.gemm import CHUNK, Gemm, straight
+from common.problems.gemm import straight
+from common.problems.linear import Linear
 from cudaemu.errors import UserError
 
 ROW_BYTES = 16  # rows begin at multiples of this
 SQUARE = 128  # rows and columns of the squares that a launcher's scratch is counted in
-ACTIVATIONS = (lambda x: x, relu, gelu)  # by the launcher's number
 IN_PARTS = (13,)  # of these: sums pass through global memory, so that there must be room for them
 DRAWN = (-1, 0, 3, 5, 8, 9, 13, 16)  # choices of a tile: the launcher's, and some of each kind
-FOLLOWS = {  # a product, in a check: of its arguments those that are given, and the activation
-    "with bias": (("bias",), 0),
-    "with ReLU and residual": (("residual",), 1),
-    "with bias, GELU and residual": (("bias", "residual"), 2),
-}
 
 
-class Matmul(Gemm):
+class Matmul(Linear):
     name = "matmul"
     settings = ("B_TRANSPOSED", "FP32_OUT")
     given_names = ("bias", "residual")
     scratch_names = (*given_names, "sums")
     patterns = ("normal", "strided")
     pattern_says = {"strided": "the rows of each matrix are further apart than they are long"}
+    follows = {  # noqa: RUF012 - as Linear has it
+        "with bias": (("bias",), 0),
+        "with ReLU and residual": (("residual",), 1),
+        "with bias, GELU and residual": (("bias", "residual"), 2),
+    }
 
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"
@@ -52,9 +51,8 @@ class Matmul(Gemm):
     def scalars(self, shape: Shape, variants: Variants, tensors: Sequence[Tensor]) -> dict[str, int | float]:
         a, b, c = tensors
         rows = {"a_row": a.stride(0), "b_row": b.stride(0), "c_row": c.stride(0), "residual_row": shape[1]}
-        return {**super().scalars(shape, variants, tensors), **rows, "activation": 0} | {
-            name: variants[name] for name in ("choice", "room")
-        }
+        chosen = {name: variants[name] for name in ("choice", "room")}
+        return {**dict(zip(self.axes, shape)), **rows, "activation": 0, **chosen}
 
     def patterns_at(self, shape: Shape, multiples: Mapping[str, int], variants: Variants) -> tuple[str, ...]:
         """Strides where every axis is ragged, in place of rows side by side: those are everywhere else."""
@@ -73,17 +71,15 @@ class Matmul(Gemm):
     def other_launches(
         self, inputs: Sequence[Tensor], variants: Variants
     ) -> dict[str, Mapping[str, Tensor | int | float | None]]:
-        """One of those that follow a product."""
-        m, n, k = self.shape(inputs, variants)
-        what = list(FOLLOWS)[(m + n + k) // CHUNK % len(FOLLOWS)]
-        given, activation = FOLLOWS[what]
-        generator = torch.Generator(inputs[0].device).manual_seed(m + n + k)
-        bias, residual = (
-            torch.randn(size, generator=generator, device=inputs[0].device).to(inputs[0].dtype) for size in (n, (m, n))
-        )
-        addends = {"bias": bias, "residual": _apart(residual, 4)}
-        changed = {name: addends[name] for name in given}
-        return {what: {**changed, "residual_row": n + 4, "activation": activation}}
+        row = self.shape(inputs, variants)[1] + 4
+        return {
+            what: {**changed, "residual_row": row} for what, changed in super().other_launches(inputs, variants).items()
+        }
+
+    def _addends(self, shape: Shape, like: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        bias = super()._addends(shape, like, generator)
+        residual = torch.randn(shape[:2], generator=generator, device=like.device).to(like.dtype)
+        return {**bias, "residual": _apart(residual, 4)}
 
     def wanted(
         self,
@@ -94,12 +90,10 @@ class Matmul(Gemm):
         tolerances: tuple[Tolerance, ...],
         changed: Mapping[str, Any],
     ) -> tuple[Tensors, tuple[Tolerance, ...]]:
+        found = super().wanted(inputs, dtype, variants, references, tolerances, changed)
         if "activation" not in changed:
-            return references, tolerances
-        (product,) = super().baseline([each.float() for each in inputs], "fp32", variants)
-        made = _finished(product, changed).to(_output(inputs[0].dtype, variants))
-        references = (_finished(references[0], changed),)
-        (tolerance,) = self._near(references, (made,))
+            return found
+        references, (tolerance,) = found
         addends = sum(each.double().abs() for name in self.given_names if (each := changed.get(name)) is not None)
         return references, (self._with_cuts(tolerance, inputs, variants, addends),)
 
@@ -128,7 +122,7 @@ class Matmul(Gemm):
 
     def refused(self, arguments: Mapping[str, Any], variants: Variants) -> dict[str, Mapping[str, Any]]:
         found = super().refused(arguments, variants)
-        values = {"activation": (-1, 3), "choice": (1000,), "room": (-1, 1)}
+        values: dict[str, tuple[int, ...]] = {"choice": (1000,), "room": (-1, 1)}
         rows = {"a_row": "K", "b_row": "K" if variants.get("B_TRANSPOSED") else "N", "c_row": "N"}
         values |= {row: (arguments[axis] - 8,) for row, axis in rows.items()}
         return {**found, **{f"{name} = {each}": {name: each} for name in values for each in values[name]}}
@@ -176,14 +170,6 @@ class Matmul(Gemm):
 def _apart(x: Tensor, gap: int) -> Tensor:
     """The same numbers, with so many elements between the rows, which nobody may use."""
     return torch.cat((x, x.new_full((x.shape[0], gap), torch.nan)), dim=1)[:, :-gap]
-
-
-def _finished(product: Tensor, changed: Mapping[str, Any]) -> Tensor:
-    """activation(product + bias) + residual, in the type of the product."""
-    bias, residual = (
-        0 if (each := changed.get(name)) is None else each.to(product.dtype) for name in Matmul.given_names
-    )
-    return ACTIVATIONS[changed["activation"]](product + bias) + residual
 
 
 def _output(dtype: torch.dtype, variants: Variants) -> torch.dtype:

@@ -368,9 +368,11 @@ def beside(run: Run, name: str, label: str) -> tuple[list[str], list[list[object
 
 
 @table("beside")
-def beside_table(stage: str, file: str, *label: str, only: Only = ANY) -> str:
-    """A stage beside LABEL, a changed copy of its source that the run FILE.json timed with it."""
+def beside_table(stage: str, file: str, *label: str, only: Only = ANY, timed: str = "") -> str:
+    """A stage beside LABEL, a changed copy of its source that the run FILE.json timed with it; timed=sustained: as they
+    were without a pause."""
     made = choose(runs("bench", only), lambda run: run if run["file"] == f"{file}.json" else None)
+    made = sustained(made) if made and timed == "sustained" else made
     return markdown(*beside(made, stage, " ".join(label))) if made else NOTHING
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,10 @@ from cudaemu.compiler.toolchain import read
 from cudaemu.errors import UserError
 
 EXAMPLES = ("--context 0", "--context 1000 # the whole file")
+KERNEL = "__global__"
+DEFINITION = re.compile(  # of a helper, with the comment above it
+    r"(?:^//[^\n]*\n)*((?:^template[^\n]*\n)?^__device__ [^;{]*\{(?:[^\n]*\}\n|.*?^\}\n))\n?", re.M | re.S
+)
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -44,9 +49,21 @@ def diff(stage: Stage, context: int = 3) -> Diff:
     previous = course.previous(stage)
     if previous is None:
         raise UserError(f"{stage.name} follows no stage: there is nothing to compare it with")
-    old, new = (read(each.source).splitlines() for each in (previous, stage))
+    theirs, ours = (read(each.source) for each in (previous, stage))
+    old, new = _moved(theirs, ours).splitlines(), ours.splitlines()
     before, after = (f"{each.name}/kernel.cu" for each in (previous, stage))
     return Diff(tuple(difflib.unified_diff(old, new, before, after, n=context, lineterm="")))
+
+
+def _moved(old: str, new: str) -> str:
+    """`old` with the helpers at its end that stand before its kernel and, word for word, behind that of `new`: what has
+    only moved is no change. They go without their comments."""
+    (before, kernel, rest), (_, _, end) = (text.partition(KERNEL) for text in (old, new))
+    found = [match for match in DEFINITION.finditer(before) if match[1] in end]
+    for match in found:
+        before = before.replace(match[0], "", 1)
+    last = sorted((match[1] for match in found), key=end.index)
+    return before + kernel + rest + "".join(f"\n{each}" for each in last)
 
 
 def paint(lines: Sequence[str]) -> Text:

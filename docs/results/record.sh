@@ -22,6 +22,7 @@ gemm="01 02 03 04 05 06 07 08 09 10 11"
 attention="12 13 14 15 16"
 hopper="h1 h2 h3 h4 h5"
 hopper_attention="h6 h7 h8"
+matmul=kernels.library.hopper_matmul
 mkdir -p "$folder"
 
 group=ceilings
@@ -30,22 +31,22 @@ run first-kernels common.measure.first_kernels
 
 group=ladders
 run ladder-gemm kernels bench $gemm --sizes 1024 2048 4096 8192
-run ladder-hopper kernels bench $hopper --sizes 1024 2048 4096 8192
+run ladder-hopper kernels bench $hopper hopper_matmul --sizes 1024 2048 4096 8192
 run ladder-attention kernels bench $attention --variant HEAD_DIM=all --sizes 512 1024 4096 16384
 run ladder-hopper-attention kernels bench $hopper_attention --variant HEAD_DIM=all --sizes 512 1024 2048 4096 8192 16384
 
-run sustained-hopper kernels.h5_final bench --sizes 2048 4096 8192 --repeat 2 --sustained 1
+run sustained-hopper $matmul bench --sizes 2048 4096 8192 --repeat 2 --sustained 1
 run sustained-h7 kernels.h7_flash_attention_3 bench --variant HEAD_DIM=all --variant CAUSAL=all --sizes 1024 4096 16384 --sustained 1
 
 group=profiles  # of the kernels and sizes of the ladders, for their bounds; and of sizes that the emulator counts, too
 run profile-gemm kernels profile $gemm --sizes 256 4096 2048 8192
-run profile-hopper kernels profile $hopper --sizes 4096 2048 8192
+run profile-hopper kernels profile $hopper hopper_matmul --sizes 4096 2048 8192
 run profile-attention-128 kernels profile $attention --variant HEAD_DIM=128 --sizes 4096 1024 16384
 run profile-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes 4096 1024 16384
 run counts-attention-128 kernels profile $attention --variant HEAD_DIM=128 --sizes 1x2x256
 run counts-attention-64 kernels profile $attention --variant HEAD_DIM=64 --sizes 1x2x256
 
-run counts-hopper kernels profile $hopper --sizes 256
+run counts-hopper kernels profile $hopper hopper_matmul --sizes 256
 for d in 128 64; do
   run counts-hopper-attention-$d kernels profile $hopper_attention --variant HEAD_DIM=$d --sizes 1x2x256
   run profile-hopper-attention-$d kernels profile $hopper_attention --variant HEAD_DIM=$d --sizes 4096 1024 16384
@@ -85,36 +86,37 @@ run variants-h1 kernels.h1_wgmma bench --variant all --sizes 4096 8192 --repeat 
 run variants-h2 kernels.h2_tma bench --variant all --sizes 4096 8192 --repeat 2
 run variants-h3 kernels.h3_warp_specialized bench --variant all --sizes 2048 4096 8192 --repeat 2
 run variants-h4 kernels.h4_ping_pong bench --variant all --sizes 1024 2048 4096 8192 --repeat 2
-run variants-h5 kernels.h5_final bench --variant GROUP_M=all --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run tiles-h5 kernels.h5_final bench --variant BLOCK_N=all --variant BY_ROWS=all --sizes 1024 2048 4096 8192 --repeat 2
+run variants-h5 $matmul bench --variant GROUP_M=all --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1536 2560 4096 8192 --repeat 2
 for rows in 4 16; do
-  run profile-order-$rows-h5 kernels.h5_final profile --variant GROUP_M=$rows --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+  run profile-order-$rows-h5 $matmul profile --variant GROUP_M=$rows --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
     --sizes 1536 2560
 done
-run parts-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run parts-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 384x384x16384 512x512x16384 512x1024x16384 --trial parts --repeat 2
-run multicast-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run multicast-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 2048 4096 8192 --trial multicast --repeat 2
-run profile-multicast-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 2048 8192 \
+run profile-multicast-h5 $matmul profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 4096 2048 8192 \
   --trial multicast
-run apart-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run apart-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 3000 8200 4096x5000x4096 4096x4096x1000 --trial apart --repeat 2
-run profile-apart-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200 \
+run profile-apart-h5 $matmul profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200 \
   --trial apart
-run profile-shared-h5 kernels.h5_final profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200
-run lane-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run profile-shared-h5 $matmul profile --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 3000 8200
+run lane-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1024x1024x4096 1024x1024x8192 2048 --trial lane --repeat 2
-run steps-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run steps-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1024 1024x1024x8192 2048 --trial steps --repeat 2
-run turns-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run turns-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1024 1024x1024x8192 2048 --trial turns --repeat 2
-run rows-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run rows-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 1152 1536x1024x1024 1152x1152x4096 192x8192x2048 --trial rows --repeat 2
-run squares-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run squares-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 2056 3000 4104 2056x4104x4096 2304x6144x2304 --trial squares --repeat 2
-run early-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
+run early-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 \
   --sizes 16x4096x4096 64x4096x4096 16x8192x8192 2048 2056 4096 --trial early --repeat 2 --sustained 1
-run widths-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1216 1536 1600 1792 2560 \
+run widths-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 1216 1536 1600 1792 2560 \
   --trial widths --repeat 2
 run without-setmaxnreg-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --trial without-setmaxnreg --repeat 2
 run one-group-on-h3 kernels.h3_warp_specialized bench --sizes 2048 4096 8192 --trial one-group-on --repeat 2
@@ -131,13 +133,13 @@ run together-05 kernels.05_mma_ptx bench --dtype fp16,bf16 --together --sizes 40
 run together-11 kernels.11_any_shape bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --together \
   --sizes 2048 4096 8192
 run together-16 kernels.16_final bench --dtype fp16,bf16 --together --sizes 1024 4096 16384 --repeat 2
-run together-h5 kernels.h5_final bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --variant FP32_OUT=0 --together \
+run together-h5 $matmul bench --dtype fp16,bf16 --variant B_TRANSPOSED=all --variant FP32_OUT=0 --together \
   --sizes 2048 4096 8192
 
 group=uses  # other masks, shapes and types
 run decode kernels.16_final bench --sizes 1x32x8x1x8192 1x32x8x1x65536 4x32x8x1x16384 4x32x8x1x65536 \
   16x32x8x1x8192 16x32x8x1x65536 1x32x8x16x65536 --repeat 2
-run uses-h5 kernels.h5_final bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 384x384x16384 \
+run uses-h5 $matmul bench --variant B_TRANSPOSED=0 --variant FP32_OUT=0 --sizes 512x512x16384 384x384x16384 \
   512x1024x16384 512x512x8192 64x4096x4096 16x8192x8192 16x4096x4096 64x8192x8192 64x16384x4096 16x16384x16384 \
   1024x1024x8192 1024x1024x16384 768x768x16384 1152 1184 1216 1280 1536 1600 1792 2560 3000 3072 16384 --repeat 2
 run fused common.measure.fused

@@ -1,7 +1,7 @@
 """`matmul(a, b)`: a product with what often follows it, as a torch function.
 
-On a GPU of compute capability 9.0, and on the CPU, where the emulator runs it, it is stage h5; other GPUs, and shapes
-that TMA cannot read, take stage 11 and torch for what follows.
+On a GPU of compute capability 9.0, and on the CPU, where the emulator runs it, it is the library's kernel
+hopper_matmul; other GPUs, and shapes that TMA cannot read, take stage 11 and torch for what follows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common.gpu import Launcher
 from common.stage import Kernel
 from cudaemu.errors import UserError
 
-stage = course.load("h5")
+stage = course.load("hopper_matmul")
 
 DTYPES = stage.torch_dtypes
 ROW_BYTES = stage.alignment
@@ -176,7 +176,7 @@ class Call:
         self.kernel.emulate_call([a, b.t() if self.turned else b], [c], changed)
 
     def _by_torch(self, a: Any, b: Any, bias: Tensor | None, residual: Tensor | None, out: Tensor | None) -> Tensor:
-        """What h5 cannot compute: an empty product is zeros; any other is stage 11, and torch does the rest."""
+        """What it cannot compute: an empty product is zeros; any other is stage 11, and torch does the rest."""
         m, n, k = self.shape
         if self.empty:
             c = torch.zeros((m, n), dtype=torch.float32, device=self.device)

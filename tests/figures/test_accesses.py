@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import kernels
+from common import course
 from common.figures import accesses, draw, layout
 from cudaemu.errors import UserError
 
@@ -67,7 +68,7 @@ def one_block(stage) -> tuple[int, ...]:
 
 
 @pytest.mark.core(every=24)
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", course.everything(), ids=lambda stage: stage.name)
 def test_rules_equal_the_emulators_counters(stage):
     """Sectors and wavefronts of every request of a block, added up, are what the emulator counts for a grid of one."""
     for dtype in {stage.dtypes[0], stage.dtypes[-1]}:

@@ -9,7 +9,7 @@ import cudaemu
 import kernels
 from common.figures import gemm_tiles
 from cudaemu.errors import UserError
-from kernels.h5_final.choices import CHOICES
+from kernels.library.hopper_matmul.choices import CHOICES
 
 
 def order(tiles_m: int, tiles_n: int, group_m: int) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_other_problems_have_no_such_tiles():
 @pytest.mark.full
 def test_the_blocks_of_a_cluster_store_columns_of_their_tile():
     """128 × 64 with K in 2: each block of a cluster adds the sums of half of the columns of each consumer."""
-    stage = kernels.load("h5")
+    stage = kernels.load("hopper_matmul")
     kernel, shape = stage.kernel(), (128, 256, 128)
     inputs, outputs = (make(shape, "fp16", kernel.variants) for make in (stage.spec.inputs, stage.spec.outputs))
     reports = {

@@ -9,6 +9,7 @@ import torch
 
 import cudaemu
 import kernels
+from common import course
 from common.measure import ceiling, contest, levels
 from cudaemu import hardware
 from cudaemu.compiler import sass
@@ -87,7 +88,7 @@ def ceiling_k(setting: ceiling.Ceiling) -> int:
 
 
 def test_every_kernel_has_a_ceiling_that_is_measured():
-    keys = {kernel.ceiling for stage in kernels.ladder() for kernel in stage.kernels()}
+    keys = {kernel.ceiling for stage in course.everything() for kernel in stage.kernels()}
     assert {each.key for each in ceiling.needed(sorted(keys))} == keys
     assert ceiling.needed(["mma.sync fp16", "FMA fp32", "mma.sync fp16"]) == [
         ceiling.LIMITS["mma.sync fp16"],

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import kernels
-from common import counts
+from common import counts, course
 from common.measure import ncu, shared_loads
 from common.measure.ncu import Launch
 from common.results import runs
@@ -214,10 +214,10 @@ def test_merged_loads_are_foretold_to_the_last_one():
 
 
 @pytest.mark.core(every=12)
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", course.everything(), ids=lambda stage: stage.name)
 def test_a_wrong_model_would_be_seen(stage):
     """One more or one less is a difference, but for the counters with a caveat; those have limits, up and down."""
-    name = stage.name[:2]
+    name = stage.number
     counted, _ = emulated(name)
     for key, value in expected(name).items():
         if key == "instructions.mma" and not value:
@@ -235,7 +235,7 @@ NOT_RECORDED: dict[str, str] = {}  # stage -> why ncu has counted no kernel like
 
 
 @pytest.mark.core(every=24)
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", course.everything(), ids=lambda stage: stage.name)
 def test_recorded_counters_are_what_the_kernels_of_today_should_count(stage: Stage):
     """Of a kernel that has changed since, nothing can be said: it is profiled again, or is in NOT_RECORDED."""
     kernel, compared = stage.kernel(), 0

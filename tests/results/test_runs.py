@@ -156,10 +156,24 @@ def test_metadata_heads_a_valid_run(monkeypatch):
     assert made["command"].startswith("python ")
 
 
+def test_runs_from_before_a_kernel_went_to_the_library_are_the_library_s():
+    """h5_final's rows with the variants that hopper_matmul has now: its name, its label and its command. A row of the
+    stage that has that name today keeps it."""
+    made = runs.load(runs.RESULTS / "apart-h5.json")
+    labels = {row["label"] for row in made["rows"] if row["name"] == "hopper_matmul"}
+    assert "hopper_matmul fp16" in labels and not [row for row in made["rows"] if row["name"] == "h5_final"]
+    assert made["command"].startswith("python -m kernels.library.hopper_matmul bench --variant B_TRANSPOSED=0 ")
+    ladder = runs.load(runs.RESULTS / "ladder-hopper-h100.json")
+    assert "bench h1 h2 h3 h4 hopper_matmul --sizes" in ladder["command"]
+    row = next(row for row in ladder["rows"] if row["name"] == "hopper_matmul")
+    lesson = row | {"name": "h5_final", "label": "h5_final fp16", "variants": {"B_TRANSPOSED": 0, "BLOCK_N": 256}}
+    kept = runs._renamed({"command": "python -m kernels bench h4 h5", "rows": [lesson]})
+    assert kept == {"command": "python -m kernels bench h4 h5", "rows": [lesson]}
+
+
 def test_what_is_recorded_in_the_project_is_valid_and_has_a_row_per_line():
     assert runs.runs()
     for path in runs.RESULTS.glob("*.json"):
-        made = runs.load(path)
-        text = path.read_text(encoding="utf-8")
-        assert text == runs.as_text(made), f"{path.name} must be written by runs.save"
+        made, text = runs.load(path), path.read_text(encoding="utf-8")
+        assert text == runs.as_text(json.loads(text)), f"{path.name} must be written by runs.save"
         assert text.count("\n") == len(made["rows"]) + 2

@@ -336,12 +336,12 @@ def test_a_stage_is_compared_only_with_one_that_computes_the_same(parse):
 @pytest.mark.full
 @without_gpu
 def test_the_ladder_on_hopper_ends_on_a_gain(command):
-    """Counted where the last stage takes its large tile, and the first one beside the stage of Part I it follows."""
+    """Counted at the problem's size, and the first one beside the stage of Part I it follows."""
     status, out, _ = command("kernels", "bench", "h1", "h4", "h5")
     lines = " ".join(out.split())
-    assert status == 0 and "2048x2048x128" in lines
+    assert status == 0
     assert re.search(r"h1_wgmma \(after 09\) ok ldmatrix [\d.]+k → 0 ", lines)
-    old, new = re.search(r"h5_final ok TMA bytes ([\d.]+)M → ([\d.]+)M", lines).groups()
+    old, new = re.search(r"h5_final ok TMA bytes ([\d.]+)k → ([\d.]+)k", lines).groups()
     assert float(new) < float(old)
     assert "from h1_wgmma to h5_final:" in lines and "÷" in lines.partition("from h1_wgmma to")[2]
 

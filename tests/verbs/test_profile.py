@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import kernels
+from common import course
 from common.measure import ncu
 from common.measure.ncu import Launch
 from common.results import runs
@@ -94,7 +95,7 @@ def profiled(tmp_path_factory) -> dict[str, dict]:
     """{stage: its row of a profile}, of its first kernel at a size that the emulator counts. One run of ncu for
     all stages of a size: most of a run's time is its start."""
     together = defaultdict(list)
-    for stage in kernels.ladder():
+    for stage in course.everything():
         kernel = stage.kernel()
         size = stage.spec.format(stage.spec.emulator_shapes(kernel.variants)[0])
         together[kernel.dtype, size].append(stage)
@@ -111,7 +112,7 @@ def profiled(tmp_path_factory) -> dict[str, dict]:
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.skipif(not ncu.available(), reason="needs ncu")
-@pytest.mark.parametrize("stage", kernels.ladder(), ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", course.everything(), ids=lambda stage: stage.name)
 def test_emulator_and_hardware_count_the_same(stage, profiled):
     """But for CAVEATS, within their limits."""
     different = {

@@ -165,7 +165,7 @@ def _clusters(chance: random.Random) -> Question:
 
 
 def share(slices: int, splits: int, rank: int) -> tuple[int, int]:
-    """The first slice of a block that shares them with others, and how many it has: h5's rule."""
+    """The first slice of a block that shares them with others, and how many it has: the library's rule."""
     first = slices * rank // splits
     return first, slices * (rank + 1) // splits - first
 

@@ -1,4 +1,4 @@
-// Makes a program of stage h5: stands behind its kernel.cu and data.cu. Arguments: M N K.
+// Makes a program of kernels/library/hopper_matmul: stands behind its kernel.cu and data.cu. Arguments: M N K.
 // It has room for 16 squares of sums.
 
 int main(int argc, char **argv) {

@@ -1,4 +1,4 @@
-"""A launch of this stage chooses its tile in the launcher. A check tries all its choices."""
+"""A launch of this kernel chooses its tile in the launcher. A check tries all its choices."""
 
 from __future__ import annotations
 

@@ -1,0 +1,3 @@
+from common.cli import main
+
+main(__package__)
