@@ -173,7 +173,7 @@ def use(**options: Any) -> None:
             raise UserError(f"arch must be chosen before CUDA is used, which has seen {_active[0].options.arch}")
         engine.library()
         _active[:] = [_Driver(made)]
-        front_ends.prepare(made.gpu)
+        front_ends.prepare(made.gpu, library())
         return
     driver = _active[0]
     with session_of(NOTHING, made) as like:  # its settings

@@ -17,7 +17,8 @@ import re
 import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -38,8 +39,8 @@ COMPILERS = {"libnvrtc.so": "libnvrtc.cpp", "libnvJitLink.so": "libnvjitlink.cpp
 FLAGS = ["-shared", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden"]
 
 
-def prepare(gpu: Gpu) -> None:
-    """Settle what the front ends find when they are imported."""
+def prepare(gpu: Gpu, driver: Path) -> None:
+    """Settle what the front ends find when they are imported; `driver`: the library of the driver's stand-in."""
     for name, source in COMPILERS.items():
         for real in _installed(name):
             flags = [*FLAGS, f"-Wl,-soname,{real.name}"]
@@ -49,11 +50,17 @@ def prepare(gpu: Gpu) -> None:
                 loaded.emulator_sources(_WHERE)
     os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # with lines of this source
     os.environ["CUPY_ACCELERATORS"] = ""  # they are machine code
+    os.environ["CUTE_DSL_LIBS"] = str(driver)  # what CuTe DSL's host code calls (host/cute.h)
+    os.environ["CUTE_DSL_LINEINFO"] = "1"
+    _gpus[:] = [gpu]
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
     for module, change in CHANGES.items():
         if module in sys.modules:
             change(sys.modules[module])
+
+
+_gpus: list[Gpu] = []  # the one that is emulated
 
 
 def _installed(name: str) -> Iterator[Path]:
@@ -284,6 +291,44 @@ def _numba_codegen(module: ModuleType) -> None:
     module.JITCUDACodegen.magic_tuple = lambda self: (*before(self), "cudaemu")
 
 
+def _cute_compiler(module: ModuleType) -> None:
+    """What CuTe DSL's compiler puts into a module as machine code is PTX."""
+    before = module.Compiler.compile
+
+    def compiled(self: Any, given: Any, pipeline: str, *args: Any, **kwargs: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            if "cubin-format=bin" in pipeline and "dump-ptx-path" not in pipeline:
+                pipeline = pipeline.replace("cubin-format=bin", f"cubin-format=bin dump-ptx-path={folder}/kernels")
+            made = before(self, given, pipeline, *args, **kwargs)
+            texts = [path.read_bytes() for path in sorted(Path(folder).glob("*.ptx"))]
+            print(sorted(Path(folder).glob("*")))
+        _put_ptx(made, texts)
+        return made
+
+    module.Compiler.compile = compiled
+
+
+def _put_ptx(made: Any, texts: Sequence[bytes]) -> None:
+    ir = importlib.import_module("cutlass._mlir.ir")
+    binaries = [
+        each
+        for each in made.body.operations
+        if each.operation.name == "llvm.mlir.global" and str(each.attributes["sym_name"]).endswith('_binary"')
+    ]
+    print(len(binaries), len(texts))
+    with made.context:
+        for binary, text in zip(binaries, texts, strict=True):
+            text += b"\0"
+            binary.attributes["value"] = ir.StringAttr.get(text)
+            binary.attributes["global_type"] = ir.TypeAttr.get(ir.Type.parse(f"!llvm.array<{len(text)} x i8>"))
+
+
+def _cute(_module: ModuleType) -> None:
+    """torch's CUDA device is the CPU."""
+    if "torch" in sys.modules and "cutlass" in sys.modules:
+        importlib.import_module("cudaemu.torch_cuda").start(_gpus[0])
+
+
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "numba.cuda.codegen": _numba_codegen,
     "numba.cuda.dispatcher": _numba,
@@ -293,4 +338,7 @@ CHANGES: dict[str, Callable[[ModuleType], None]] = {
     **dict.fromkeys((f"cupy.cuda.{name}" for name in ("cub", "thrust", "jitify")), _static_runtime),
     "cupy.random._generator_api": _static_runtime,
     "cuda.bindings._internal.runtime": _bindings_runtime,
+    "cutlass.base_dsl.compiler": _cute_compiler,
+    "cutlass": _cute,
+    "torch": _cute,
 }
