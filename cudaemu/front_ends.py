@@ -39,8 +39,9 @@ COMPILERS = {"libnvrtc.so": "libnvrtc.cpp", "libnvJitLink.so": "libnvjitlink.cpp
 FLAGS = ["-shared", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden"]
 
 
-def prepare(gpu: Gpu, driver: Path) -> None:
-    """Settle what the front ends find when they are imported; `driver`: the library of the driver's stand-in."""
+def prepare(gpu: Gpu, driver: Path, lend: Callable[[Any], object]) -> None:
+    """Settle what the front ends find when they are imported. `driver` is the library of the driver's stand-in; `lend`
+    makes of a tensor of torch an array of the GPU's, whose memory kernels may touch."""
     for name, source in COMPILERS.items():
         for real in _installed(name):
             flags = [*FLAGS, f"-Wl,-soname,{real.name}"]
@@ -52,7 +53,7 @@ def prepare(gpu: Gpu, driver: Path) -> None:
     os.environ["CUPY_ACCELERATORS"] = ""  # they are machine code
     os.environ["CUTE_DSL_LIBS"] = str(driver)  # what CuTe DSL's host code calls (host/cute.h)
     os.environ["CUTE_DSL_LINEINFO"] = "1"
-    _gpus[:] = [gpu]
+    _running[:] = [(gpu, lend)]
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
     for module, change in CHANGES.items():
@@ -60,7 +61,7 @@ def prepare(gpu: Gpu, driver: Path) -> None:
             change(sys.modules[module])
 
 
-_gpus: list[Gpu] = []  # the one that is emulated
+_running: list[tuple[Gpu, Callable[[Any], object]]] = []  # see prepare
 
 
 def _installed(name: str) -> Iterator[Path]:
@@ -301,7 +302,6 @@ def _cute_compiler(module: ModuleType) -> None:
                 pipeline = pipeline.replace("cubin-format=bin", f"cubin-format=bin dump-ptx-path={folder}/kernels")
             made = before(self, given, pipeline, *args, **kwargs)
             texts = [path.read_bytes() for path in sorted(Path(folder).glob("*.ptx"))]
-            print(sorted(Path(folder).glob("*")))
         _put_ptx(made, texts)
         return made
 
@@ -315,7 +315,6 @@ def _put_ptx(made: Any, texts: Sequence[bytes]) -> None:
         for each in made.body.operations
         if each.operation.name == "llvm.mlir.global" and str(each.attributes["sym_name"]).endswith('_binary"')
     ]
-    print(len(binaries), len(texts))
     with made.context:
         for binary, text in zip(binaries, texts, strict=True):
             text += b"\0"
@@ -323,10 +322,22 @@ def _put_ptx(made: Any, texts: Sequence[bytes]) -> None:
             binary.attributes["global_type"] = ir.TypeAttr.get(ir.Type.parse(f"!llvm.array<{len(text)} x i8>"))
 
 
+def _cute_runtime(module: ModuleType) -> None:
+    """Kernels may touch the memory of tensors of torch that become CuTe's."""
+    before = module._Tensor.__init__
+
+    def init(self: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
+        if "torch" in sys.modules and isinstance(tensor, sys.modules["torch"].Tensor):
+            tensor = _running[0][1](tensor)
+        before(self, tensor, *args, **kwargs)
+
+    module._Tensor.__init__ = init
+
+
 def _cute(_module: ModuleType) -> None:
     """torch's CUDA device is the CPU."""
     if "torch" in sys.modules and "cutlass" in sys.modules:
-        importlib.import_module("cudaemu.torch_cuda").start(_gpus[0])
+        importlib.import_module("cudaemu.torch_cuda").start(_running[0][0])
 
 
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
@@ -339,6 +350,7 @@ CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "cupy.random._generator_api": _static_runtime,
     "cuda.bindings._internal.runtime": _bindings_runtime,
     "cutlass.base_dsl.compiler": _cute_compiler,
+    "cutlass.cute.runtime": _cute_runtime,
     "cutlass": _cute,
     "torch": _cute,
 }

@@ -8,8 +8,11 @@ NaNs, and its bytes count as never written until a kernel or an operation of tor
 
 from __future__ import annotations
 
+import ctypes
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from cudaemu.hardware import Gpu
-from cudaemu.memory import POISON, available_memory, total_memory
+from cudaemu.memory import POISON, Allocation, Arena, available_memory, total_memory
 
 _EMPTY = {
     torch.empty,
@@ -38,6 +41,7 @@ _SAID: dict[Any, Callable[[torch.Tensor], Any]] = {  # of a tensor on the CPU
     torch.Tensor.device.__get__: lambda _: GPU,
     torch.Tensor.get_device: lambda _: 0,
 }
+DLPACK_CUDA, DLPACK_DEVICE = 2, 8  # kDLCUDA; bytes before a DLTensor's device
 _ALL_WRITTEN = np.empty(0, np.uint8)
 
 
@@ -140,6 +144,78 @@ class _Calls(TorchFunctionMode):
             with torch.no_grad():
                 torch.empty(0, dtype=torch.uint8).set_(storage).fill_(POISON)
             self.storages.is_new(tensor)
+
+
+def allocation(given: Sequence[tuple[str, torch.Tensor]], storages: Storages) -> Allocation:
+    """The memory of tensors that have one storage, by their names."""
+    marks = [storages.marks(tensor) for _, tensor in given][-1]
+    name, tensor = given[0]
+    storage = tensor.untyped_storage()
+    names = list(dict.fromkeys(name for name, _ in given))
+    whole = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == storage.nbytes()
+    if not whole:
+        tensor = torch.empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype, device="meta")
+    shape = tensor.detach().to("meta") if whole else tensor
+    label = " and ".join(names) if whole else f"the storage of {' and '.join(names)}"
+    return Allocation(label, storage.data_ptr(), storage.nbytes(), shape, mapped=True, marks=marks)
+
+
+class OnGpu:
+    """A tensor that says, in DLPack, that it is on a GPU."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return DLPACK_CUDA, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+            capsule = self.tensor.__dlpack__()
+        address = ctypes.pythonapi.PyCapsule_GetPointer
+        address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        ctypes.c_int32.from_address(address(capsule, b"dltensor") + DLPACK_DEVICE).value = DLPACK_CUDA
+        return capsule
+
+
+@dataclass
+class _Lent:
+    tensor: weakref.ref[torch.Tensor]
+    storage: StorageWeakRef
+    allocation: Allocation
+
+
+class Lent:
+    """Tensors whose memory a program has handed to kernels of another package: they lie in the arena while they live."""
+
+    def __init__(self, arena: Arena, storages: Storages) -> None:
+        self.arena, self.storages = arena, storages
+        self._all: dict[int, _Lent] = {}  # by address
+
+    def add(self, name: str, tensor: torch.Tensor) -> OnGpu:
+        self.renew()
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            self._leave(storage.data_ptr())
+            entered = allocation([(name, tensor)], self.storages)
+            self._all[entered.base] = _Lent(weakref.ref(tensor), StorageWeakRef(storage), entered)
+            self.arena.enter(entered)
+        return OnGpu(tensor)
+
+    def renew(self) -> None:
+        """What is gone is no memory any more; what torch has written since is written."""
+        for address in [address for address, each in self._all.items() if each.storage.expired()]:
+            self._leave(address)
+        for each in self._all.values():
+            tensor = each.tensor()
+            marks = _ALL_WRITTEN if tensor is None else self.storages.marks(tensor)
+            if marks is not each.allocation.marks:
+                each.allocation.marks = marks
+                self.arena.version += 1
+
+    def _leave(self, address: int) -> None:
+        if gone := self._all.pop(address, None):
+            self.arena.leave(gone.allocation)
 
 
 def is_cuda(value: object) -> bool:
