@@ -293,33 +293,36 @@ def _numba_codegen(module: ModuleType) -> None:
 
 
 def _cute_compiler(module: ModuleType) -> None:
-    """What CuTe DSL's compiler puts into a module as machine code is PTX."""
+    """What CuTe DSL's compiler puts into a module as machine code is PTX, and so is what it keeps of that in files."""
     before = module.Compiler.compile
 
     def compiled(self: Any, given: Any, pipeline: str, *args: Any, **kwargs: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder:
-            if "cubin-format=bin" in pipeline and "dump-ptx-path" not in pipeline:
-                pipeline = pipeline.replace("cubin-format=bin", f"cubin-format=bin dump-ptx-path={folder}/kernels")
+            kept = dict(re.findall(r"dump-(ptx|cubin)-path='?([^'\s}]+)", pipeline))
+            if "ptx" not in kept:
+                kept["ptx"] = f"{folder}/kernels"
+                pipeline = pipeline.replace("cubin-format=bin", f"cubin-format=bin dump-ptx-path={kept['ptx']}")
             made = before(self, given, pipeline, *args, **kwargs)
-            texts = [path.read_bytes() for path in sorted(Path(folder).glob("*.ptx"))]
-        _put_ptx(made, texts)
+            files = {kind: sorted(Path(path).parent.glob(f"{Path(path).name}.*.{kind}")) for kind, path in kept.items()}
+            if files["ptx"]:
+                text = files["ptx"][0].read_bytes()
+                _put_ptx(given, text)
+                for file in files.get("cubin", ()):
+                    file.write_bytes(text)
         return made
 
     module.Compiler.compile = compiled
 
 
-def _put_ptx(made: Any, texts: Sequence[bytes]) -> None:
+def _put_ptx(compiled: Any, text: bytes) -> None:
+    """In place of the machine code in a module of LLVM's dialect."""
     ir = importlib.import_module("cutlass._mlir.ir")
-    binaries = [
-        each
-        for each in made.body.operations
-        if each.operation.name == "llvm.mlir.global" and str(each.attributes["sym_name"]).endswith('_binary"')
-    ]
-    with made.context:
-        for binary, text in zip(binaries, texts, strict=True):
-            text += b"\0"
-            binary.attributes["value"] = ir.StringAttr.get(text)
-            binary.attributes["global_type"] = ir.TypeAttr.get(ir.Type.parse(f"!llvm.array<{len(text)} x i8>"))
+    content = text + b"\0"
+    with compiled.context:
+        for each in compiled.body.operations:
+            if each.operation.name == "llvm.mlir.global" and str(each.attributes["sym_name"]) == '"kernels_binary"':
+                each.attributes["value"] = ir.StringAttr.get(content)
+                each.attributes["global_type"] = ir.TypeAttr.get(ir.Type.parse(f"!llvm.array<{len(content)} x i8>"))
 
 
 def _cute_runtime(module: ModuleType) -> None:
