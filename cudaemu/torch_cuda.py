@@ -84,9 +84,13 @@ class Storages:
             self._asked = {at: each for at, each in self._asked.items() if not each[0].expired()}
         self._asked[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
 
+    def all_asked(self) -> dict[int, tuple[StorageWeakRef, int]]:
+        """By address: the memory whose address a program has asked for, and how many bytes."""
+        return {at: (each, size) for at, (each, size) in self._asked.items() if size and not each.expired()}
+
     def named_in(self, addresses: Iterable[int]) -> dict[int, int]:
         """Address and bytes of the memory that these addresses, whatever they are, may lie in."""
-        alive = {at: size for at, (reference, size) in self._asked.items() if size and not reference.expired()}
+        alive = {at: size for at, (_, size) in self.all_asked().items()}
         return {at: size for each in addresses for at, size in alive.items() if at <= each < at + size}
 
     def _forget(self) -> None:
@@ -180,38 +184,46 @@ class OnGpu:
 
 @dataclass
 class _Lent:
-    tensor: weakref.ref[torch.Tensor]
+    tensor: weakref.ref[torch.Tensor] | None
     storage: StorageWeakRef
     allocation: Allocation
 
 
 class Lent:
-    """Tensors whose memory a program has handed to kernels of another package: they lie in the arena while they live."""
+    """Memory of torch's that kernels of another package may touch: it lies in the arena while it lives. That of tensors
+    that the package was given, and that of which the program has asked for the address."""
 
     def __init__(self, arena: Arena, storages: Storages) -> None:
         self.arena, self.storages = arena, storages
         self._all: dict[int, _Lent] = {}  # by address
 
     def add(self, name: str, tensor: torch.Tensor) -> OnGpu:
-        self.renew()
+        """A tensor, to be handed on in its place."""
         storage = tensor.untyped_storage()
         if storage.nbytes():
-            self._leave(storage.data_ptr())
-            entered = allocation([(name, tensor)], self.storages)
-            self._all[entered.base] = _Lent(weakref.ref(tensor), StorageWeakRef(storage), entered)
-            self.arena.enter(entered)
+            made = allocation([(name, tensor)], self.storages)
+            self._enter(_Lent(weakref.ref(tensor), StorageWeakRef(storage), made))
         return OnGpu(tensor)
 
     def renew(self) -> None:
-        """What is gone is no memory any more; what torch has written since is written."""
-        for address in [address for address, each in self._all.items() if each.storage.expired()]:
-            self._leave(address)
-        for each in self._all.values():
-            tensor = each.tensor()
+        """A kernel begins: what is gone is no memory any more, and what torch has written is written."""
+        for lent in [each for each in self._all.values() if each.storage.expired()]:
+            self._leave(lent.allocation.base)
+        for address, (storage, size) in self.storages.all_asked().items():
+            if address not in self._all:
+                made = Allocation(f"memory at {address:#x}", address, size, mapped=True)
+                self._enter(_Lent(None, storage, made))
+        for lent in self._all.values():
+            tensor = lent.tensor and lent.tensor()
             marks = _ALL_WRITTEN if tensor is None else self.storages.marks(tensor)
-            if marks is not each.allocation.marks:
-                each.allocation.marks = marks
+            if marks is not lent.allocation.marks:
+                lent.allocation.marks = marks
                 self.arena.version += 1
+
+    def _enter(self, lent: _Lent) -> None:
+        self._leave(lent.allocation.base)
+        self._all[lent.allocation.base] = lent
+        self.arena.enter(lent.allocation)
 
     def _leave(self, address: int) -> None:
         if gone := self._all.pop(address, None):
