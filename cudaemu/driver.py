@@ -104,12 +104,14 @@ class _Driver(Host):
             if collecting:
                 gc.enable()
 
-    def lend(self, tensor: Any) -> object:
-        """A tensor of torch as an array of the GPU's, for DLPack. Kernels may touch its memory from now on."""
+    def use_torch(self) -> None:
         from cudaemu.torch_cuda import Lent, start
 
-        if self._lent is None:
-            self._lent = Lent(self.session.arena, start(self.options.gpu).storages)
+        self._lent = self._lent or Lent(self.session.arena, start(self.options.gpu).storages)
+
+    def lend(self, tensor: Any) -> object:
+        self.use_torch()
+        assert self._lent
         return self._lent.add(self._name_of("a tensor", [self._place()]), tensor)
 
     def _answer(self, request: Request, reader: Reader) -> bytes:
@@ -187,7 +189,7 @@ def use(**options: Any) -> None:
             raise UserError(f"arch must be chosen before CUDA is used, which has seen {_active[0].options.arch}")
         engine.library()
         _active[:] = [_Driver(made)]
-        front_ends.prepare(made.gpu, library(), _active[0].lend)
+        front_ends.prepare(_active[0], library())
         return
     driver = _active[0]
     with session_of(NOTHING, made) as like:  # its settings

@@ -18,18 +18,17 @@ import struct
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
-from cudaemu.hardware import Gpu
 from cudaemu.memory import PAGE
 from cudaemu.process import HERE
 
@@ -39,9 +38,18 @@ COMPILERS = {"libnvrtc.so": "libnvrtc.cpp", "libnvJitLink.so": "libnvjitlink.cpp
 FLAGS = ["-shared", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden"]
 
 
-def prepare(gpu: Gpu, driver: Path, lend: Callable[[Any], object]) -> None:
-    """Settle what the front ends find when they are imported. `driver` is the library of the driver's stand-in; `lend`
-    makes of a tensor of torch an array of the GPU's, whose memory kernels may touch."""
+class Device(Protocol):
+    """What a front end wants of the device for tensors of torch."""
+
+    def use_torch(self) -> None:
+        """torch is there: its CUDA device is the CPU from now on."""
+
+    def lend(self, tensor: Any) -> object:
+        """A tensor as an array of the GPU's, for DLPack, whose memory kernels may touch from now on."""
+
+
+def prepare(device: Device, driver: Path) -> None:
+    """Settle what the front ends find when they are imported; `driver` is the library of the driver's stand-in."""
     for name, source in COMPILERS.items():
         for real in _installed(name):
             flags = [*FLAGS, f"-Wl,-soname,{real.name}"]
@@ -53,7 +61,7 @@ def prepare(gpu: Gpu, driver: Path, lend: Callable[[Any], object]) -> None:
     os.environ["CUPY_ACCELERATORS"] = ""  # they are machine code
     os.environ["CUTE_DSL_LIBS"] = str(driver)  # what CuTe DSL's host code calls (host/cute.h)
     os.environ["CUTE_DSL_LINEINFO"] = "1"
-    _running[:] = [(gpu, lend)]
+    _devices[:] = [device]
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
     for module, change in CHANGES.items():
@@ -61,7 +69,7 @@ def prepare(gpu: Gpu, driver: Path, lend: Callable[[Any], object]) -> None:
             change(sys.modules[module])
 
 
-_running: list[tuple[Gpu, Callable[[Any], object]]] = []  # see prepare
+_devices: list[Device] = []  # the one that is emulated
 
 
 def _installed(name: str) -> Iterator[Path]:
@@ -331,16 +339,15 @@ def _cute_runtime(module: ModuleType) -> None:
 
     def init(self: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
         if "torch" in sys.modules and isinstance(tensor, sys.modules["torch"].Tensor):
-            tensor = _running[0][1](tensor)
+            tensor = _devices[0].lend(tensor)
         before(self, tensor, *args, **kwargs)
 
     module._Tensor.__init__ = init
 
 
 def _cute(_module: ModuleType) -> None:
-    """torch's CUDA device is the CPU."""
     if "torch" in sys.modules and "cutlass" in sys.modules:
-        importlib.import_module("cudaemu.torch_cuda").start(_running[0][0])
+        _devices[0].use_torch()
 
 
 CHANGES: dict[str, Callable[[ModuleType], None]] = {

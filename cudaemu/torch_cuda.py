@@ -174,7 +174,7 @@ class OnGpu:
         return DLPACK_CUDA, 0
 
     def __dlpack__(self, **_: object) -> object:
-        with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        with torch._C.DisableTorchFunction():
             capsule = self.tensor.__dlpack__()
         address = ctypes.pythonapi.PyCapsule_GetPointer
         address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -214,7 +214,7 @@ class Lent:
                 made = Allocation(f"memory at {address:#x}", address, size, mapped=True)
                 self._enter(_Lent(None, storage, made))
         for lent in self._all.values():
-            tensor = lent.tensor and lent.tensor()
+            tensor = lent.tensor() if lent.tensor is not None else None
             marks = _ALL_WRITTEN if tensor is None else self.storages.marks(tensor)
             if marks is not lent.allocation.marks:
                 lent.allocation.marks = marks
