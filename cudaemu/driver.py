@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudaemu import engine, front_ends, terminal
 from cudaemu.calls import session_of
@@ -33,6 +33,9 @@ from cudaemu.options import COMPILING, Options
 from cudaemu.process import HERE, Host, HostFinding, Reader, Request, source_line
 from cudaemu.report import Finding, Report, joined
 from cudaemu.timeline import Timeline
+
+if TYPE_CHECKING:
+    from cudaemu.torch_cuda import Lent
 
 __all__ = ["clear", "report", "reports", "use"]
 
@@ -70,6 +73,7 @@ class _Driver(Host):
         self._said: set[str] = set()
         self._told: set[tuple[object, ...]] = set()  # findings
         self._in_words = {Request.LAUNCH: struct.pack("=IiIII", 0, NOT_SUPPORTED, 0, 0, 0)}
+        self._lent: Lent | None = None
         self.used = False  # something has been asked of the device
         loaded = ctypes.CDLL(str(library()))
         loaded.emulator_answer.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
@@ -100,7 +104,19 @@ class _Driver(Host):
             if collecting:
                 gc.enable()
 
+    def use_torch(self) -> None:
+        from cudaemu.torch_cuda import Lent, start
+
+        self._lent = self._lent or Lent(self.session.arena, start(self.options.gpu).storages)
+
+    def lend(self, tensor: Any) -> object:
+        self.use_torch()
+        assert self._lent
+        return self._lent.add(self._name_of("a tensor", [self._place()]), tensor)
+
     def _answer(self, request: Request, reader: Reader) -> bytes:
+        if request is Request.LAUNCH and self._lent is not None:
+            self._lent.renew()
         try:
             return super()._answer(request, reader)
         finally:
@@ -173,7 +189,7 @@ def use(**options: Any) -> None:
             raise UserError(f"arch must be chosen before CUDA is used, which has seen {_active[0].options.arch}")
         engine.library()
         _active[:] = [_Driver(made)]
-        front_ends.prepare(made.gpu)
+        front_ends.prepare(_active[0], library())
         return
     driver = _active[0]
     with session_of(NOTHING, made) as like:  # its settings

@@ -17,18 +17,18 @@ import re
 import struct
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import UserError
-from cudaemu.hardware import Gpu
 from cudaemu.memory import PAGE
 from cudaemu.process import HERE
 
@@ -38,8 +38,18 @@ COMPILERS = {"libnvrtc.so": "libnvrtc.cpp", "libnvJitLink.so": "libnvjitlink.cpp
 FLAGS = ["-shared", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden"]
 
 
-def prepare(gpu: Gpu) -> None:
-    """Settle what the front ends find when they are imported."""
+class Device(Protocol):
+    """What a front end wants of the device for tensors of torch."""
+
+    def use_torch(self) -> None:
+        """torch is there: its CUDA device is the CPU from now on."""
+
+    def lend(self, tensor: Any) -> object:
+        """A tensor as an array of the GPU's, for DLPack, whose memory kernels may touch from now on."""
+
+
+def prepare(device: Device, driver: Path) -> None:
+    """Settle what the front ends find when they are imported; `driver` is the library of the driver's stand-in."""
     for name, source in COMPILERS.items():
         for real in _installed(name):
             flags = [*FLAGS, f"-Wl,-soname,{real.name}"]
@@ -49,11 +59,17 @@ def prepare(gpu: Gpu) -> None:
                 loaded.emulator_sources(_WHERE)
     os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # with lines of this source
     os.environ["CUPY_ACCELERATORS"] = ""  # they are machine code
+    os.environ["CUTE_DSL_LIBS"] = str(driver)  # what CuTe DSL's host code calls (host/cute.h)
+    os.environ["CUTE_DSL_LINEINFO"] = "1"
+    _devices[:] = [device]
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
     for module, change in CHANGES.items():
         if module in sys.modules:
             change(sys.modules[module])
+
+
+_devices: list[Device] = []  # the one that is emulated
 
 
 def _installed(name: str) -> Iterator[Path]:
@@ -284,6 +300,56 @@ def _numba_codegen(module: ModuleType) -> None:
     module.JITCUDACodegen.magic_tuple = lambda self: (*before(self), "cudaemu")
 
 
+def _cute_compiler(module: ModuleType) -> None:
+    """What CuTe DSL's compiler puts into a module as machine code is PTX, and so is what it keeps of that in files."""
+    before = module.Compiler.compile
+
+    def compiled(self: Any, given: Any, pipeline: str, *args: Any, **kwargs: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            kept = dict(re.findall(r"dump-(ptx|cubin)-path='?([^'\s}]+)", pipeline))
+            if "ptx" not in kept:
+                kept["ptx"] = f"{folder}/kernels"
+                pipeline = pipeline.replace("cubin-format=bin", f"cubin-format=bin dump-ptx-path={kept['ptx']}")
+            made = before(self, given, pipeline, *args, **kwargs)
+            files = {kind: sorted(Path(path).parent.glob(f"{Path(path).name}.*.{kind}")) for kind, path in kept.items()}
+            if files["ptx"]:
+                text = files["ptx"][0].read_bytes()
+                _put_ptx(given, text)
+                for file in files.get("cubin", ()):
+                    file.write_bytes(text)
+        return made
+
+    module.Compiler.compile = compiled
+
+
+def _put_ptx(compiled: Any, text: bytes) -> None:
+    """In place of the machine code in a module of LLVM's dialect."""
+    ir = importlib.import_module("cutlass._mlir.ir")
+    content = text + b"\0"
+    with compiled.context:
+        for each in compiled.body.operations:
+            if each.operation.name == "llvm.mlir.global" and str(each.attributes["sym_name"]) == '"kernels_binary"':
+                each.attributes["value"] = ir.StringAttr.get(content)
+                each.attributes["global_type"] = ir.TypeAttr.get(ir.Type.parse(f"!llvm.array<{len(content)} x i8>"))
+
+
+def _cute_runtime(module: ModuleType) -> None:
+    """Kernels may touch the memory of tensors of torch that become CuTe's."""
+    before = module._Tensor.__init__
+
+    def init(self: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
+        if "torch" in sys.modules and isinstance(tensor, sys.modules["torch"].Tensor):
+            tensor = _devices[0].lend(tensor)
+        before(self, tensor, *args, **kwargs)
+
+    module._Tensor.__init__ = init
+
+
+def _cute(_module: ModuleType) -> None:
+    if "torch" in sys.modules and "cutlass" in sys.modules:
+        _devices[0].use_torch()
+
+
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "numba.cuda.codegen": _numba_codegen,
     "numba.cuda.dispatcher": _numba,
@@ -293,4 +359,8 @@ CHANGES: dict[str, Callable[[ModuleType], None]] = {
     **dict.fromkeys((f"cupy.cuda.{name}" for name in ("cub", "thrust", "jitify")), _static_runtime),
     "cupy.random._generator_api": _static_runtime,
     "cuda.bindings._internal.runtime": _bindings_runtime,
+    "cutlass.base_dsl.compiler": _cute_compiler,
+    "cutlass.cute.runtime": _cute_runtime,
+    "cutlass": _cute,
+    "torch": _cute,
 }

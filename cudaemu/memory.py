@@ -311,6 +311,13 @@ class Arena(AddressMap):
         self.allocations.append(allocation)
         self.version += 1
 
+    def leave(self, allocation: Allocation) -> None:
+        """Forget an allocation of memory that is not the arena's."""
+        self.allocations.remove(allocation)
+        allocation.data = allocation.marks = _NONE
+        self.freed.append(allocation)
+        self.version += 1
+
     def clear(self) -> None:
         """Free everything but the module's variables, and forget it."""
         kept, first = [a for a in self.allocations if a.variable], self._first

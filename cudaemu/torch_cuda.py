@@ -8,8 +8,11 @@ NaNs, and its bytes count as never written until a kernel or an operation of tor
 
 from __future__ import annotations
 
+import ctypes
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from cudaemu.hardware import Gpu
-from cudaemu.memory import POISON, available_memory, total_memory
+from cudaemu.memory import POISON, Allocation, Arena, available_memory, total_memory
 
 _EMPTY = {
     torch.empty,
@@ -38,6 +41,7 @@ _SAID: dict[Any, Callable[[torch.Tensor], Any]] = {  # of a tensor on the CPU
     torch.Tensor.device.__get__: lambda _: GPU,
     torch.Tensor.get_device: lambda _: 0,
 }
+DLPACK_CUDA, DLPACK_DEVICE = 2, 8  # kDLCUDA; bytes before a DLTensor's device
 _ALL_WRITTEN = np.empty(0, np.uint8)
 
 
@@ -80,9 +84,13 @@ class Storages:
             self._asked = {at: each for at, each in self._asked.items() if not each[0].expired()}
         self._asked[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
 
+    def all_asked(self) -> dict[int, tuple[StorageWeakRef, int]]:
+        """By address: the memory whose address a program has asked for, and how many bytes."""
+        return {at: (each, size) for at, (each, size) in self._asked.items() if size and not each.expired()}
+
     def named_in(self, addresses: Iterable[int]) -> dict[int, int]:
         """Address and bytes of the memory that these addresses, whatever they are, may lie in."""
-        alive = {at: size for at, (reference, size) in self._asked.items() if size and not reference.expired()}
+        alive = {at: size for at, (_, size) in self.all_asked().items()}
         return {at: size for each in addresses for at, size in alive.items() if at <= each < at + size}
 
     def _forget(self) -> None:
@@ -140,6 +148,86 @@ class _Calls(TorchFunctionMode):
             with torch.no_grad():
                 torch.empty(0, dtype=torch.uint8).set_(storage).fill_(POISON)
             self.storages.is_new(tensor)
+
+
+def allocation(given: Sequence[tuple[str, torch.Tensor]], storages: Storages) -> Allocation:
+    """The memory of tensors that have one storage, by their names."""
+    marks = [storages.marks(tensor) for _, tensor in given][-1]
+    name, tensor = given[0]
+    storage = tensor.untyped_storage()
+    names = list(dict.fromkeys(name for name, _ in given))
+    whole = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == storage.nbytes()
+    if not whole:
+        tensor = torch.empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype, device="meta")
+    shape = tensor.detach().to("meta") if whole else tensor
+    label = " and ".join(names) if whole else f"the storage of {' and '.join(names)}"
+    return Allocation(label, storage.data_ptr(), storage.nbytes(), shape, mapped=True, marks=marks)
+
+
+class OnGpu:
+    """A tensor that says, in DLPack, that it is on a GPU."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return DLPACK_CUDA, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        with torch._C.DisableTorchFunction():
+            capsule = self.tensor.__dlpack__()
+        address = ctypes.pythonapi.PyCapsule_GetPointer
+        address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        ctypes.c_int32.from_address(address(capsule, b"dltensor") + DLPACK_DEVICE).value = DLPACK_CUDA
+        return capsule
+
+
+@dataclass
+class _Lent:
+    tensor: weakref.ref[torch.Tensor] | None
+    storage: StorageWeakRef
+    allocation: Allocation
+
+
+class Lent:
+    """Memory of torch's that kernels of another package may touch: it lies in the arena while it lives. That of tensors
+    that the package was given, and that of which the program has asked for the address."""
+
+    def __init__(self, arena: Arena, storages: Storages) -> None:
+        self.arena, self.storages = arena, storages
+        self._all: dict[int, _Lent] = {}  # by address
+
+    def add(self, name: str, tensor: torch.Tensor) -> OnGpu:
+        """A tensor, to be handed on in its place."""
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            made = allocation([(name, tensor)], self.storages)
+            self._enter(_Lent(weakref.ref(tensor), StorageWeakRef(storage), made))
+        return OnGpu(tensor)
+
+    def renew(self) -> None:
+        """A kernel begins: what is gone is no memory any more, and what torch has written is written."""
+        for lent in [each for each in self._all.values() if each.storage.expired()]:
+            self._leave(lent.allocation.base)
+        for address, (storage, size) in self.storages.all_asked().items():
+            if address not in self._all:
+                made = Allocation(f"memory at {address:#x}", address, size, mapped=True)
+                self._enter(_Lent(None, storage, made))
+        for lent in self._all.values():
+            tensor = lent.tensor() if lent.tensor is not None else None
+            marks = _ALL_WRITTEN if tensor is None else self.storages.marks(tensor)
+            if marks is not lent.allocation.marks:
+                lent.allocation.marks = marks
+                self.arena.version += 1
+
+    def _enter(self, lent: _Lent) -> None:
+        self._leave(lent.allocation.base)
+        self._all[lent.allocation.base] = lent
+        self.arena.enter(lent.allocation)
+
+    def _leave(self, address: int) -> None:
+        if gone := self._all.pop(address, None):
+            self.arena.leave(gone.allocation)
 
 
 def is_cuda(value: object) -> bool:

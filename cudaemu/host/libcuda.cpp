@@ -690,3 +690,5 @@ extern "C" CUresult CUDAAPI cuGetProcAddress_v2(
   if (status) *status = *out ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return CUDA_SUCCESS;
 }
+
+#include "cute.h"

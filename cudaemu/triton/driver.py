@@ -29,7 +29,7 @@ from cudaemu.memory import Allocation
 from cudaemu.options import Options
 from cudaemu.report import Report
 from cudaemu.session import MAX_BLOCK, MAX_GRID, Session, dimension
-from cudaemu.torch_cuda import GPU, Cuda
+from cudaemu.torch_cuda import GPU, Cuda, allocation
 
 MOST_ADDRESSES = 1 << 16  # of a tensor of 64-bit numbers, which may be addresses of tensors
 MAP_ALIGNMENT = 64
@@ -370,24 +370,11 @@ def enter_memory(session: Session, cuda: Cuda, arguments: Sequence[tuple[str, An
         tensor = getattr(tensor, "base", tensor) if not isinstance(tensor, torch.Tensor) else tensor  # reinterpreted
         if isinstance(tensor, torch.Tensor) and tensor.numel():
             storages.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
-    for base, given in storages.items():
-        session.arena.enter(_allocation_of(base, given, cuda))
+    for given in storages.values():
+        session.arena.enter(allocation(given, cuda.storages))
     for base, size in cuda.storages.named_in(_addresses(given[0][1] for given in storages.values())).items():
         if base not in storages:
             session.arena.enter(Allocation(f"memory at {base:#x}", base, size, mapped=True))
-
-
-def _allocation_of(base: int, given: Sequence[tuple[str, torch.Tensor]], cuda: Cuda) -> Allocation:
-    size = given[0][1].untyped_storage().nbytes()
-    marks = [cuda.storages.marks(tensor) for _, tensor in given][-1]
-    name, tensor = given[0]
-    names = list(dict.fromkeys(name for name, _ in given))
-    whole = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == size
-    if not whole:
-        tensor = torch.empty(size // tensor.element_size(), dtype=tensor.dtype, device="meta")
-    shape = tensor.detach().to("meta") if whole else tensor
-    label = " and ".join(names) if whole else f"the storage of {' and '.join(names)}"
-    return Allocation(label, base, size, shape, mapped=True, marks=marks)
 
 
 def _addresses(tensors: Any) -> Iterator[int]:

@@ -461,7 +461,8 @@ struct Issue {
   Block &b = *w.block;
   const u32 alone = 1u << lane;
 
-  bool repeated = false;  // another lane's copy, which is the same
+  size_t first = w.bulk.size();  // of this instruction's copies
+  bool repeated = false;         // another lane's copy, which is the same
 
   bool fail(Problem problem, u64 address, u32 size) {
     b.report(problem, i.pc, b.thread(w, lane), address, size);
@@ -621,7 +622,8 @@ struct Issue {
     c.group = w.bulk_group[lane];
     c.time = c.group + 1;
     repeated = !c.reduction && std::any_of(w.bulk.begin(), w.bulk.end(), [&](const BulkCopy &other) {
-      return other.pc == c.pc && other.tile == c.tile && other.time == c.time && same_place(c, other);
+      const bool together = size_t(&other - w.bulk.data()) >= first || other.time == c.time;
+      return other.pc == c.pc && other.tile == c.tile && together && same_place(c, other);
     });
     if (!global_side(c, true, 1)) return false;
     trace(c, BULK_STORE);
@@ -641,9 +643,11 @@ static void copy(Warp &w, const Instr &i, u32 m) {
   addresses(w, i.o[2], i.o[3], i.o[4], tile);
   addresses(w, i.o[5], i.o[6], i.o[7], other);
   if (i.o[9] != ALL) addresses(w, i.o[9], i.o[10], i.o[11], mbarrier);
+  const size_t first = w.bulk.size();
   for (u32 rest = m; rest && !b.stopped; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     Issue issue{w, i, lane};
+    issue.first = first;
     BulkCopy c;
     c.reduction = i.o[1] & 255, c.type = i.o[1] >> 8;
     c.block = b.index, c.thread = b.thread(w, lane), c.pc = i.pc;

@@ -409,11 +409,13 @@ def test_what_a_bulk_copy_must_be(size, address, kind):
     assert found == [kind] and result.code, result.findings
 
 
+@pytest.mark.parametrize("before", ["", "setp.eq.u32 %p0, %r0, 0; @%p0 cp.async.bulk.commit_group;"])
 @pytest.mark.parametrize(("tile", "fine"), [("s", True), ("%r2", False)])
-def test_all_lanes_of_a_warp_store_a_tile(tile, fine):
-    """The same one to the same place: as if one did. Of different tiles, one is lost."""
+def test_all_lanes_of_a_warp_store_a_tile(tile, fine, before):
+    """The same one to the same place: as if one did, even if one of them counts more groups. Of different tiles, one is
+    lost."""
     body = f""".shared .align 16 .b8 t[512]; mov.u32 %r4, t; mad.lo.u32 %r2, %r1, 16, %r4; mov.u32 %r5, 0;
-        st.shared.v4.u32 [%r2], {{%r0, %r0, %r0, %r0}}; fence.proxy.async; bar.sync 0;
+        st.shared.v4.u32 [%r2], {{%r0, %r0, %r0, %r0}}; fence.proxy.async; bar.sync 0; {before}
         cp.async.bulk.global.shared::cta.bulk_group [%rd0], [{tile.replace("s", "t")}], 16;
         cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"""
     result = launch(body, np.zeros(4, np.uint32), block=(32,))
