@@ -183,7 +183,7 @@ LARGE_H5 = [(LAUNCH_H5, LAUNCH_H5 + "  choice = 0;\n")]  # 128 × 256
         ("16-bug-1", [(WARPS_16 + LEAVE_16, LEAVE_16 + WARPS_16)], "barriers"),
         ("h5_final", LARGE_H5, "blocks of the launch"),
     ],
-    ids=["scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "barrier behind the exit", "large"],
+    ids=["scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "barrier behind exit", "large"],
 )
 def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_path):
     """Right results that leave out what the exercise is about."""
