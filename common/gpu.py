@@ -64,7 +64,7 @@ def signature(source: Path, symbol: str) -> dict[str, str]:
     if declared is None:
         raise UserError(
             f'{source} does not export {symbol}: it must define extern "C" cudaError_t {symbol}(...) '
-            "with the arguments that the stage's own kernel.cu has"
+            "with the arguments that the stage's own kernel.cu has, or an exercise's TASK.md"
         )
     parameters: dict[str, str] = {}
     for kind, name in declared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ ARITHMETIC: dict[type, Callable[[float, float], float]] = {
 }
 # All others are counters of the emulator.
 SHARED_BYTES = "shared_bytes"  # of the launch whose blocks take the most
+BLOCKS = "blocks"  # of the launch that has the most
 READ, WRITTEN = "sectors_read", "sectors_written"  # of global memory, by plain accesses and by copies
 EARLY, FIRST_BLOCKS = "early_sectors", 32  # a trace of the first blocks says what they share
 BEHIND = "ldmatrix_behind_barrier"  # in the machine code of the main loop, up to the next mma
@@ -93,6 +95,8 @@ WORDS = {  # for readers; what is not here is written as it is, with blanks
     READ: "sectors read",
     WRITTEN: "sectors written",
     SHARED_BYTES: "bytes of shared memory per block",
+    BLOCKS: "blocks of the launch",
+    "wgmma_bytes": "bytes that wgmma reads from shared memory",
     EARLY: f"different sectors that the first {FIRST_BLOCKS} blocks read",
     BEHIND: "ldmatrix between the loop's barrier and the next mma, in machine code for 9.0",
 }
@@ -111,7 +115,8 @@ def counted(report: Report) -> dict[str, int]:
         sum(flat.get(way.format(what), 0) for way in ways if what == "load" or "{" in way) for what in ("load", "store")
     )
     shared = max((launch.shared for launch in report.launches), default=0)
-    return {**flat, READ: read, WRITTEN: written, SHARED_BYTES: shared}
+    blocks = max((math.prod(launch.grid) for launch in report.launches), default=0)
+    return {**flat, READ: read, WRITTEN: written, SHARED_BYTES: shared, BLOCKS: blocks}
 
 
 def early_sectors(trace: np.ndarray) -> int:

@@ -169,6 +169,8 @@ SCALAR_03 = tuple(
 )
 WARPS_16 = "  __syncthreads();  // everybody waits for everybody: the sums of all warps are complete\n"
 LEAVE_16 = "  if (warp > 0) return;\n"
+LAUNCH_H5 = "int room,\n    cudaStream_t stream) {\n"
+LARGE_H5 = [(LAUNCH_H5, LAUNCH_H5 + "  choice = 0;\n")]  # 128 × 256
 
 
 @pytest.mark.full
@@ -180,8 +182,9 @@ LEAVE_16 = "  if (warp > 0) return;\n"
         ("09_swizzle", [("#define GROUP_M 12 ", "#define GROUP_M 1 ")], "different sectors that the first 32"),
         ("10_register_double_buffer", [("#define PREFETCH 1 ", "#define PREFETCH 0 ")], "ldmatrix between the loop's"),
         ("16-bug-1", [(WARPS_16 + LEAVE_16, LEAVE_16 + WARPS_16)], "barriers"),
+        ("h5_final", LARGE_H5, "blocks of the launch"),
     ],
-    ids=["scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "a barrier behind the exit"],
+    ids=["scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "barrier behind exit", "large"],
 )
 def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_path):
     """Right results that leave out what the exercise is about."""
@@ -307,7 +310,7 @@ def test_goals_name_counters_that_there_are(exercise):
     kinds |= {"atomic", *(f"{what}.{where}" for what in ("load", "store") for where in ("shared", "global"))}
     known = {
         *Counters().flat(),
-        *(goals.SHARED_BYTES, goals.READ, goals.WRITTEN, goals.EARLY, goals.BEHIND),
+        *(goals.SHARED_BYTES, goals.READ, goals.WRITTEN, goals.EARLY, goals.BEHIND, goals.BLOCKS),
         *(f"instructions.{kind}" for kind in kinds),
     }
     assert {goal.counter for goal in (*exercise.goals, *exercise.keeps, *exercise.needs)} <= known
