@@ -59,7 +59,6 @@ def _liked(weight: Callable[[Tensor], Tensor]) -> Change:
 
 KINDS: dict[str, Change] = {  # what Q and K, random normal numbers, become
     "normal": lambda q, k, _: (q, k),
-    "Q and K × 2": _times(2),
     "Q and K × 3": _times(3),
     "Q and K × 10": _times(10),
     "4 channels × 20 in Q, × 10 in K": _outliers,
