@@ -4,9 +4,9 @@
 //           [B, H_KV, N_KV, HEAD_DIM], all with strides of their own; 16-bit DTYPE in and out, fp32 accumulation and
 //           softmax. CAUSAL: query i sees keys 0 to i. LSE, if asked for, is log Σ exp(scores), [B, H, N], fp32. A row
 //           all of whose scores are -inf has O = 0 and LSE = -inf, as in torch's attention.
-// Idea      Stage 15 with a faster loop: a warp computes its weights first and looks for maxima only if one is too large,
-//           the tensor cores add the weights up, and a tile of keys has one barrier. Around the loop, what real use
-//           needs: any lengths (zeros copied, scores masked), a causal mask (hidden tiles are skipped, long blocks
+// Idea      Stage 15 with a faster loop: a warp computes its weights first and looks for maxima only if one is too
+//           large, the tensor cores add the weights up, and a tile of keys has one barrier. Around the loop, what real
+//           use needs: any lengths (zeros copied, scores masked), a causal mask (hidden tiles are skipped, long blocks
 //           start first), grouped heads (packed into one tile if their queries are few), and few queries against many
 //           keys (keys split over blocks, combined by a second kernel: split-KV).
 //
@@ -187,8 +187,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   copy_tile(shared_address(tiles.V[0]), values, arguments.v.row, 0);
   cp_async_commit();
 
-  // Where this lane's rows of ldmatrix begin: of Q and V, and of K. Rows are aligned to their length, so XOR with 2 · d
-  // leads d columns further on, in bytes, d a multiple of 16: it and the swizzle's XOR commute.
+  // Where this lane's rows of ldmatrix begin: of Q and V, and of K. Rows are aligned to their length: XOR with the size
+  // of d columns, a multiple of 16, leads d columns further on, since it commutes with the XOR of the swizzle.
   const int q_row = lane % 16, q_col = lane / 16 * 8;                    // rows 0-7 | 8-15 of chunk 0, then of chunk 1
   const int k_row = lane / 16 * 8 + lane % 8, k_col = lane / 8 % 2 * 8;  // chunk 0 | 1 of keys 0-7, then of keys 8-15
   const unsigned q_rows = shared_address(&tiles.Q[warp_row + q_row][swizzle<HEAD_DIM>(warp_row + q_row, q_col)]);
