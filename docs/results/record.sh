@@ -78,10 +78,6 @@ for d in 128 64; do
     run $trial-h8-$d kernels.h8_fp8 bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --trial $trial --repeat 2
   done
 done
-for d in 128 64; do
-  run one-way-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --trial one-way --repeat 2
-  run part-by-part-16-$d kernels.16_final bench --variant HEAD_DIM=$d --sizes 1024 4096 16384 --trial part-by-part --repeat 2
-done
 run variants-h1 kernels.h1_wgmma bench --variant all --sizes 4096 8192 --repeat 2
 run variants-h2 kernels.h2_tma bench --variant all --sizes 4096 8192 --repeat 2
 run variants-h3 kernels.h3_warp_specialized bench --variant all --sizes 2048 4096 8192 --repeat 2

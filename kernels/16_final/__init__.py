@@ -17,5 +17,5 @@ stage = Stage(
     together=("HEAD_DIM", "CAUSAL"),
     alignment=16,
     function="attention",
-    counters=("global_store_sectors", "shared_load_wavefronts", "instructions.ldmatrix"),
+    counters=("instructions.float", "shared_load_wavefronts", "instructions.ldmatrix"),
 )

@@ -25,6 +25,8 @@ GONE = {  # runs of what the course no longer has; who shows them names their co
     "tried-15-64.json": "has no stage",
     "tried-15-128.json": "has no stage",
     "steps-10.json": "has no variant",
+    "one-way-16-64.json": "has no trial",
+    "one-way-16-128.json": "has no trial",
 }
 STAGES = course.everything()
 TRIALS = [(stage, name) for stage in STAGES for name in options.trials(stage)]
