@@ -57,20 +57,24 @@ def test_the_kernel_that_quantizes(kernel, device):
 
 
 @pytest.mark.full
-def test_the_verb_checks_both_kernels(command, edited):
-    """The second one alone would make right what the first one's keys, in another order, mean."""
-    other_order = edited(STAGE, ("i % 4 / 2 * 8 + t * 2 + i % 2", "t * 4 + i % 4"))
+def test_the_verbs_have_both_files(command, edited):
+    """A reader's own version is of the file whose launcher it has."""
     words = STAGE.package, "test", "--device", "emulator", "--sizes", "1x1x128", "--dtype", "fp16"
     said = command(*words)
     assert said.status == 0 and "quantize: fp16" in said.out
-    said = command(*words, "--source", other_order)
-    assert said.status == 1 and "V8: relative error" in said.out and "O: relative" not in said.out
+    said = command(*words, "--source", edited(quantize, ("i % 4 / 2 * 8 + t * 2 + i % 2", "t * 4 + i % 4")))
+    assert said.status == 1 and "V8: relative error" in said.out and "KEYS" not in said.out
+    said = command(*words, "--source", edited(STAGE, ("ROOM = 4", "ROOM = 3")))
+    assert said.status == 0 and "KEYS" in said.out and "ROTATE" not in said.out
+    for words in (("resources", "--variant", "HEAD_DIM=64"), ("sass",), ("count", "--sizes", "1x1x128")):
+        said = command(STAGE.package, *words)
+        assert said.status == 0 and "h8_fp8 " in said.out and "quantize.cu" in said.out
 
 
 @pytest.mark.full
 def test_a_check_has_blocks_with_several_tiles(edited):
     """What a block leaves to its next tile: TMA may still read O where the next one is written."""
-    known = "named_barrier_sync(4 + consumer, 128);       // ... and the warpgroup knows it"
+    known = "if (lane == 0) bulk_wait_read<0>();  // TMA has read the last tile's O,"
     kernel = STAGE.kernel("fp16", source=edited(STAGE, (known, "")))
     shape = next(shape for why, shape in kernel.test_shapes().items() if "several turns" in why)
     assert "copy in flight" in accuracy.check(kernel, shape, "emulator").report
