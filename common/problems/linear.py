@@ -24,7 +24,7 @@ class Linear(Gemm):
     scratch_names: tuple[str, ...] = given_names
     follows: ClassVar[Mapping[str, tuple[tuple[str, ...], int]]] = {
         "with bias": (("bias",), 0),
-        "with ReLU": ((), 1),
+        "with bias and ReLU": (("bias",), 1),
         "with bias and GELU": (("bias",), 2),
     }  # a product, in a check: of its arguments those that are given, and the activation
 

@@ -1,4 +1,4 @@
-"""Stage h5: a tile that reads less, any size, and what a layer adds."""
+"""Stage h5: a tile that reads less, at any size."""
 
 from common.stage import Stage
 

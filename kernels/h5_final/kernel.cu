@@ -65,7 +65,6 @@ template <typename T>
 constexpr CUtensorMapDataType TENSOR_MAP_TYPE = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 template <>
 constexpr CUtensorMapDataType TENSOR_MAP_TYPE<__nv_bfloat16> = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
 
 // Instructions, declared here, defined at the end. (A template is inlined by force if its first declaration says so.)
@@ -310,8 +309,9 @@ __device__ __forceinline__ void finish_tiles(float (&acc)[TILES][4], const Eleme
     const float added[2] = {bias ? float(bias[at]) : 0.0f, bias ? float(bias[at + 1]) : 0.0f};
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
-      const float sum = acc[n][x] + added[x % 2];
-      acc[n][x] = ACTIVATION == 2 ? gelu(sum) : ACTIVATION == 1 ? fmaxf(sum, 0.0f) : sum;
+      acc[n][x] += added[x % 2];
+      if constexpr (ACTIVATION == 1) acc[n][x] = fmaxf(acc[n][x], 0.0f);
+      if constexpr (ACTIVATION == 2) acc[n][x] = gelu(acc[n][x]);
     }
   }
 }
