@@ -86,6 +86,7 @@ class Problem(ABC):
     )
     slack: float = 1.25  # how many times the baseline's error, over a whole output, a kernel's may be
     patterns: tuple[str, ...] = ("normal",)  # kinds of inputs that `inputs` can make; a test tries each of them
+    pattern_says: Mapping[str, str] = {}  # what a reader should know of each, "normal" apart
 
     @abstractmethod
     def output_names(self, variants: Variants) -> tuple[str, ...]:

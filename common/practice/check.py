@@ -127,7 +127,9 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
                 update(f"checking {exercise.name} {format_shape(shape)}")
                 result = accuracy.check(kernel, shape, f"emulator {exercise.arch}".strip(), seed, pattern)
                 if not result.ok:
-                    return _failed(exercise, tried, _kind(result), where, result.report)
+                    says = kernel.stage.spec.pattern_says.get(pattern)
+                    said = f"{pattern} inputs: {says}\n{result.report}" if says else result.report
+                    return _failed(exercise, tried, _kind(result), where, said)
                 update(advance=1)
         counts: dict[str, int] = {}
         tensor = UNITS[kernel.stage.unit.partition(" ")[0]].tensor

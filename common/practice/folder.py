@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -74,7 +75,7 @@ class Folder:
         return self._write(), kept
 
     def _write(self) -> Path:
-        text, task = self._beginning(), page(self.exercise)
+        text, task = self._beginning(), page(self.exercise, self.root)
         starter = {"exercise": self.exercise.name, "version": version(), "text": text}
         with _writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -202,8 +203,9 @@ def _is_record(found: Any) -> bool:
     return type(points) in (int, float) and all(type(count) is int and count >= 0 for count in counts)
 
 
-def page(exercise: Exercise) -> str:
-    """The task, as Markdown: what to write, its signature, what must hold, what to predict, what to type."""
+def page(exercise: Exercise, root: Path = PRACTICE) -> str:
+    """The task, as Markdown: what to write, its signature, what must hold, what to predict, what to type where the
+    exercises are in `root`."""
     kernel = exercise.kernel(exercise.solution) if exercise.stage else None
     sizes = exercise.sizes(kernel) if kernel else {}
     parts = [f"# {exercise.name} · {exercise.title}", f"*{KINDS[exercise.kind].partition(':')[0].capitalize()}*, "
@@ -228,7 +230,8 @@ def page(exercise: Exercise) -> str:
         rules.append(f"the repair changes at most {exercise.limit} lines of code (a line replaced counts twice)")
     if kernel and (exercise.goals or exercise.keeps or exercise.needs):
         at = kernel.stage.spec.format(exercise.shape(kernel))
-        rules.append(f"counted at {at}, {kernel.short}:")
+        each = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
+        rules.append(f"counted at {at} ({each}), {kernel.short}:")
     for goal in (*exercise.goals, *exercise.keeps, *exercise.needs):
         bound = goal.value(sizes)
         derived = "" if re.fullmatch(r"[\d.]+", goal.bound) else f" (`{goal.bound}`)"
@@ -237,17 +240,19 @@ def page(exercise: Exercise) -> str:
             + (", or there are no points" if goal in exercise.needs else "")
         )
     listed = "\n".join(each if each.startswith("  ") else f"- {each}" for each in rules)
+    typing = command(exercise, root)
     typed = [
-        (f"{command(exercise)} --check", "check it once"),
-        (f"{command(exercise)} --watch", "check it whenever you save it"),
-        (f"{command(exercise)} --hint", f"the next of {len(exercise.hints)} hints"),
+        (f"{typing} --check", "check it once"),
+        (f"{typing} --watch", "check it whenever you save it"),
+        (f"{typing} --hint", f"the next of {len(exercise.hints)} hints"),
     ]
     if not exercise.handed_out:
-        typed.append((f"{command(exercise)} --solution", "the diff to ours"))
+        typed.append((f"{typing} --solution", "the diff to ours"))
     if exercise.kind == "bug":
-        typed.append((f"{command(exercise)} --blind", "check it without a report of what is wrong"))
+        typed.append((f"{typing} --blind", "check it without a report of what is wrong"))
     if exercise.stage and not exercise.handed_out:
-        file = f"--source practice/{exercise.name}/{exercise.file}"
+        base = Path("practice") if root == PRACTICE else root
+        file = f"--source {shlex.quote(str(base / exercise.name / exercise.file))}"
         typed += [
             (f"python -m {exercise.stage.package} count {file}", "its counters beside ours"),
             (f"python -m {exercise.stage.package} show banks {file}", "its banks, drawn to figures/"),
@@ -268,11 +273,12 @@ def signature(exercise: Exercise) -> str:
     return found[0] + ";"
 
 
-def command(exercise: Exercise) -> str:
-    """The command for it."""
+def command(exercise: Exercise, root: Path = PRACTICE) -> str:
+    """The command for it, where the exercises are in `root`."""
+    more = "" if root == PRACTICE else f" --folder {shlex.quote(str(root))}"
     if exercise.kind == "step" and exercise.stage:
-        return f"python -m {exercise.stage.package} practice"
-    return f"python -m kernels practice {exercise.name}"
+        return f"python -m {exercise.stage.package} practice{more}"
+    return f"python -m kernels practice {exercise.name}{more}"
 
 
 def version() -> str:

@@ -38,6 +38,15 @@ class Attention(Problem):
     input_names: tuple[str, ...] = ("Q", "K", "V")
     slack = 1.5  # whose largest weight is not 1 exactly has it rounded, too
     patterns: tuple[str, ...] = ("normal", "huge", "equal", "dominated", "low", "rising", "falling", "apart")
+    pattern_says: Mapping[str, str] = {
+        "huge": "scores of up to ±10,000",
+        "equal": "the keys of a head are all the same: O is the mean of V",
+        "dominated": "each head has one key whose score is far above the others",
+        "low": "all scores are far below 0",
+        "rising": "scores grow from tile to tile of keys",
+        "falling": "scores shrink from tile to tile of keys",
+        "apart": "scores grow from tile to tile of keys for eight of 16 queries and shrink for the other eight",
+    }
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
         return ("O",)

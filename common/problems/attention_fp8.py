@@ -27,6 +27,7 @@ class AttentionFp8(Attention):
     input_names = ("Q8", "K8", "V8", "scales")
     # Logits of 10⁴, as other problems try them, are beyond 8 bits, and the sums of their products are, too.
     patterns = ("normal", "dominated", "rising", "falling", "low", "sizes")
+    pattern_says = {**Attention.pattern_says, "sizes": "keys and values of other sizes in each block of them"}
 
     def far_inputs(
         self, multiples: Mapping[str, int], variants: Variants

@@ -36,6 +36,7 @@ class Matmul(Gemm):
     given_names = ("bias", "residual")
     scratch_names = (*given_names, "sums")
     patterns = ("normal", "strided")
+    pattern_says = {"strided": "the rows of each matrix are further apart than they are long"}
 
     def scratch(
         self, shape: Shape, variants: Variants, device: str | torch.device = "cpu"

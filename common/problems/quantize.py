@@ -34,6 +34,7 @@ class Quantize(Attention):
     formula = "Q, K, V = scales · (Q8, K8, V8)"
     settings = ("HEAD_DIM", "ROTATE")
     patterns = ("normal", "outliers", "zeros")
+    pattern_says = {"outliers": "one column is 100 times as large", "zeros": "the first rows are 0"}
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
         return "Q8", "K8", "V8", "scales"

@@ -38,6 +38,11 @@ class Sdpa(Attention):
     scratch_names = ("LSE", "partial_O", "partial_LSE")
     extra_names = ("LSE",)
     patterns = (*Attention.patterns, "absent", "strided")
+    pattern_says = {
+        **Attention.pattern_says,
+        "absent": "scores of -inf, in the last head all of them: there O is 0 and LSE -inf",
+        "strided": "each tensor has strides of its own",
+    }
 
     def output_names(self, variants: Variants) -> tuple[str, ...]:
         return ("O",)

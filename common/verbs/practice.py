@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import shlex
 import shutil
 import sys
 import time
@@ -106,13 +105,12 @@ def _next_one(args: argparse.Namespace) -> None:
     if chosen is None:
         terminal.out.print("\nAll exercises are solved.", markup=False)
     else:
-        begun = Folder(chosen, args.folder).path.exists()
+        begun, typed = Folder(chosen, args.folder).path.exists(), folder.command(chosen, args.folder)
         terminal.out.print(f"\nNext: {chosen.name}, {chosen.title}", style="bold", markup=False, soft_wrap=True)
         terminal.out.print(f"  {KINDS[chosen.kind]}; level {chosen.level} of 5", markup=False)
         what = "check what you wrote" if begun else "write its starter and its task"
-        terminal.out.print(f"  {_typed(chosen, args)}   # {what}", markup=False, soft_wrap=True)
-        terminal.out.print(f"  {_typed(chosen, args)} --watch   # check at each save; keys: hint, next", markup=False,
-                           soft_wrap=True)  # fmt: skip
+        terminal.out.print(f"  {typed}   # {what}", markup=False, soft_wrap=True)
+        terminal.out.print(f"  {typed} --watch   # check at each save; keys: hint, next", markup=False, soft_wrap=True)
     terminal.out.print("\nAll of them: python -m kernels practice --list", markup=False)
     terminal.out.print("Questions: python -m kernels practice " + ", ".join(PARTS), markup=False)
     _say_python()
@@ -269,15 +267,9 @@ def _open(place: Folder, args: argparse.Namespace) -> Path:
     return source
 
 
-def _typed(exercise: Exercise, args: argparse.Namespace) -> str:
-    """The command for an exercise in the folder that was named."""
-    more = "" if args.folder == PRACTICE else f" --folder {shlex.quote(str(args.folder))}"
-    return folder.command(exercise) + more
-
-
 def _begun(place: Folder, source: Path, args: argparse.Namespace) -> int:
     exercise = place.exercise
-    typed = _typed(exercise, args)
+    typed = folder.command(exercise, args.folder)
     terminal.out.print(f"{exercise.name}: {exercise.title}", style="bold", markup=False, soft_wrap=True)
     terminal.out.print(f"Read   {shown(place.path / folder.TASK)}", markup=False, soft_wrap=True)
     terminal.out.print(f"Write  {shown(source)}", markup=False, soft_wrap=True)
@@ -323,7 +315,7 @@ def _check(place: Folder, source: Path, args: argparse.Namespace) -> int:
     if exercise.kind == "first" and not {COMPILE, RUN} & {each.kind for each in verdict.findings}:
         terminal.out.print(drawn.accesses(source, exercise), markup=False)
     if verdict.ok and (following := exercises.following(exercise, progress.solved())):
-        terminal.out.print(f"Next: {_typed(following, args)}", markup=False)
+        terminal.out.print(f"Next: {folder.command(following, args.folder)}", markup=False)
     return 0 if verdict.ok else 1
 
 

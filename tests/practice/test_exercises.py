@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -220,6 +221,17 @@ def test_what_does_not_run(edit, kind, said, tmp_path):
     source.write_text(exercise.solution.read_text().replace(*edit))
     verdict = check(source, exercise)
     assert verdict.findings[0].kind.startswith(kind) and said in verdict.findings[0].report
+
+
+def test_every_kind_of_inputs_is_explained(monkeypatch):
+    for stage in course.ladder():
+        assert set(stage.spec.patterns) - {"normal"} <= set(stage.spec.pattern_says), stage.name
+    exercise = find("13_split_q")
+    monkeypatch.setattr("common.practice.check._patterns", lambda kernel, last: ["low"])
+    failed = SimpleNamespace(ok=False, broken=False, accuracies=(), report="a report")
+    monkeypatch.setattr("common.accuracy.check", lambda *arguments: failed)
+    (found,) = check(exercise.solution, exercise).findings
+    assert found.report == "low inputs: all scores are far below 0\na report"
 
 
 def test_a_macro_that_says_what_is_computed_may_not_be_missing(tmp_path):

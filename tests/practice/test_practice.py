@@ -40,6 +40,9 @@ def test_it_begins_with_a_starter_and_its_task(practice, tmp_path):
     assert (here / "kernel.cu").read_text() == EXERCISE.start
     task = (here / "TASK.md").read_text()
     assert "launch_gemm(" in task and "bank conflicts of loads = 0" in task and "Predict first" in task
+    assert "counted at 256 (M = 256, N = 256, K = 256), fp16:" in task
+    for line in re.findall("^python .*", task, re.MULTILINE):  # where the reader's files are
+        assert str(tmp_path) in line, line
     assert Progress(tmp_path).of(EXERCISE)["begun"] and not list(tmp_path.glob(".0*"))
 
 
