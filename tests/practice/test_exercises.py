@@ -167,6 +167,10 @@ SCALAR_03 = tuple(
         ("QUAD", f"{tile}_tile[k][thread_{place} + WARP_{half} / 2]"),
     )
 )
+BLOCK_H2 = (
+    ("if (slice > 0) mbarrier_wait(shared_address(&shared.empty[ahead % STAGES]), (slice - 1) / STAGES % 2);", ""),
+    ("if (thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty[slice % STAGES]));", "__syncthreads();"),
+)
 WARPS_16 = "  __syncthreads();  // everybody waits for everybody: the sums of all warps are complete\n"
 LEAVE_16 = "  if (warp > 0) return;\n"
 
@@ -179,9 +183,19 @@ LEAVE_16 = "  if (warp > 0) return;\n"
         ("03_thread_tile", LAYOUT_03, "wavefronts of shared loads"),
         ("09_swizzle", [("#define GROUP_M 12 ", "#define GROUP_M 1 ")], "different sectors that the first 32"),
         ("10_register_double_buffer", [("#define PREFETCH 1 ", "#define PREFETCH 0 ")], "ldmatrix between the loop's"),
+        ("11_any_shape", [("N % VECTOR ? gemm_kernel<", "N > 0 ? gemm_kernel<")], "global load sectors"),
+        ("h2_tma", BLOCK_H2, "mbarrier instructions"),
         ("16-bug-1", [(WARPS_16 + LEAVE_16, LEAVE_16 + WARPS_16)], "barriers"),
     ],
-    ids=["scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "a barrier behind the exit"],
+    ids=[
+        "scalar loads",
+        "lanes that meet",
+        "rows of blocks",
+        "one set of fragments",
+        "no instance for whole tiles",
+        "the block's barrier",
+        "a barrier behind the exit",
+    ],
 )
 def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_path):
     """Right results that leave out what the exercise is about."""
