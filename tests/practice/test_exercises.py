@@ -132,6 +132,20 @@ def test_another_solution_passes():
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "at"), [("08_multi_stage", "  // 4. "), ("13_split_q", "  // 6. "), ("15_wide_warps", "  // 6. ")]
+)
+def test_one_barrier_more_is_no_fault(name, at):
+    """Where it is not in the loop."""
+    exercise = find(name)
+    before, end = exercise.solution.read_text().rsplit(at, 1)
+    verdict = check(
+        sources.source(f"{before}  __syncthreads();\n{at}{end}", exercise.solution.stem), exercise, shapes=[]
+    )
+    assert verdict.ok, verdict
+
+
+@pytest.mark.full
 def test_who_loses_what_was_gained_has_half_the_points():
     rows = "index / 32 * 8 + index / 4 % 2 * 4 + index / 8 % 4;"
     slower = sources.edited(find("06_padding"), rows, "index / (BLOCK_K / VECTOR);")
