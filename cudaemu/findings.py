@@ -251,7 +251,8 @@ def _outside_shared(f: Violation, at: Memory) -> str:
 
 
 NO_MAP = (  # why a copy has no tensor map: NoMap of bulk.cpp
-    "no tensor map is there: it must be made by cuTensorMapEncodeTiled, or of zeros by tensormap.replace",
+    "no tensor map is there: it must be made by cuTensorMapEncodeTiled, which must have returned 0, or of zeros by "
+    "tensormap.replace",
     "the tensor map must be in the kernel's parameters (const __grid_constant__ CUtensorMap), in constant or in global "
     "memory; here it is in the thread's local memory, or in shared memory",
     "the tensor map must have as many dimensions as the copy has coordinates",

@@ -88,6 +88,7 @@ WORDS = {  # for readers; what is not here is written as it is, with blanks
     "instructions.fma": "FMA instructions",
     "instructions.shuffle": "shuffles",
     "instructions.integer": "integer instructions",
+    "instructions.mbarrier": "mbarrier instructions",
     "shared_load_conflicts": "bank conflicts of loads",
     "shared_store_conflicts": "bank conflicts of stores",
     "shared_load_wavefronts": "wavefronts of shared loads",

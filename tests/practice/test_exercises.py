@@ -132,6 +132,20 @@ def test_another_solution_passes():
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "at"), [("08_multi_stage", "  // 4. "), ("13_split_q", "  // 6. "), ("15_wide_warps", "  // 6. ")]
+)
+def test_one_barrier_more_is_no_fault(name, at):
+    """Where it is not in the loop."""
+    exercise = find(name)
+    before, end = exercise.solution.read_text().rsplit(at, 1)
+    verdict = check(
+        sources.source(f"{before}  __syncthreads();\n{at}{end}", exercise.solution.stem), exercise, shapes=[]
+    )
+    assert verdict.ok, verdict
+
+
+@pytest.mark.full
 def test_who_loses_what_was_gained_has_half_the_points():
     rows = "index / 32 * 8 + index / 4 % 2 * 4 + index / 8 % 4;"
     slower = sources.edited(find("06_padding"), rows, "index / (BLOCK_K / VECTOR);")
@@ -167,8 +181,10 @@ SCALAR_03 = tuple(
         ("QUAD", f"{tile}_tile[k][thread_{place} + WARP_{half} / 2]"),
     )
 )
-LAUNCH_H5 = "int room,\n    cudaStream_t stream) {\n"
-LARGE_H5 = [(LAUNCH_H5, LAUNCH_H5 + "  choice = 0;\n")]  # 128 × 256
+BLOCK_H2 = (
+    ("if (slice > 0) mbarrier_wait(shared_address(&shared.empty[ahead % STAGES]), (slice - 1) / STAGES % 2);", ""),
+    ("if (thread % 128 == 0) mbarrier_arrive(shared_address(&shared.empty[slice % STAGES]));", "__syncthreads();"),
+)
 
 
 @pytest.mark.full
@@ -179,9 +195,17 @@ LARGE_H5 = [(LAUNCH_H5, LAUNCH_H5 + "  choice = 0;\n")]  # 128 × 256
         ("03_thread_tile", LAYOUT_03, "wavefronts of shared loads"),
         ("09_swizzle", [("#define GROUP_M 12 ", "#define GROUP_M 1 ")], "different sectors that the first 32"),
         ("10_register_double_buffer", [("#define PREFETCH 1 ", "#define PREFETCH 0 ")], "ldmatrix between the loop's"),
-        ("h5_final", LARGE_H5, "blocks of the launch"),
+        ("11_any_shape", [("N % VECTOR ? gemm_kernel<", "N > 0 ? gemm_kernel<")], "global load sectors"),
+        ("h2_tma", BLOCK_H2, "mbarrier instructions"),
     ],
-    ids=["scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "large"],
+    ids=[
+        "scalar loads",
+        "lanes that meet",
+        "rows of blocks",
+        "one set of fragments",
+        "no instance for whole tiles",
+        "the block's barrier",
+    ],
 )
 def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_path):
     """Right results that leave out what the exercise is about."""
