@@ -181,9 +181,19 @@ LARGE_H5 = [(LAUNCH_H5, LAUNCH_H5 + "  choice = 0;\n")]  # 128 × 256
         ("09_swizzle", [("#define GROUP_M 12 ", "#define GROUP_M 1 ")], "different sectors that the first 32"),
         ("10_register_double_buffer", [("#define PREFETCH 1 ", "#define PREFETCH 0 ")], "ldmatrix between the loop's"),
         ("16-bug-1", [(WARPS_16 + LEAVE_16, LEAVE_16 + WARPS_16)], "barriers"),
+        (
+            "h3_warp_specialized",
+            [("setmaxnreg_dec<40>();", ""), ("setmaxnreg_inc<232>();", "")],
+            "different setmaxnreg",
+        ),
+        ("h4_ping_pong", [("grid(tiles < multiprocessors ? tiles : multiprocessors)", "grid(tiles)")], "blocks of the"),
         ("h5_final", LARGE_H5, "blocks of the launch"),
+        ("h7_flash_attention_3", [("#define SCORES_AHEAD 1 ", "#define SCORES_AHEAD 0 ")], "% of the steps"),
     ],
-    ids=["scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "barrier behind exit", "large"],
+    ids=[
+        *("scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "barrier behind exit"),
+        *("registers stay", "a block for each tile", "large tiles", "softmax after the products"),
+    ],
 )
 def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_path):
     """Right results that leave out what the exercise is about."""
@@ -197,6 +207,15 @@ def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_
     verdict = check(source, exercise, shapes=[])
     assert verdict.right and not verdict.ok and verdict.points < 10
     assert any(goal.text.startswith(missed) for goal in (*verdict.goals, *verdict.keeps) if not goal.met)
+
+
+@pytest.mark.full
+def test_a_starter_that_only_meets_at_fewer_barriers_has_no_producer(tmp_path):
+    exercise = find("h3_warp_specialized")
+    source = tmp_path / exercise.file
+    source.write_text(exercise.start.replace("    __syncwarp();\n", ""))
+    verdict = check(source, exercise, shapes=[])
+    assert verdict.right and verdict.points == 0 and verdict.goals[0].counter == goals.COPYING
 
 
 def test_a_wrong_result_and_a_race_are_told_apart():
@@ -230,7 +249,7 @@ def test_a_macro_that_says_what_is_computed_may_not_be_missing(tmp_path):
     text = exercise.solution.read_text()
     source = tmp_path / "kernel.cu"
     source.write_text(text.replace("#ifndef HEAD_DIM\n", "").replace("#endif\n\nusing", "\nusing"))
-    assert "must declare the macro HEAD_DIM" in check(source, exercise).findings[0].report
+    assert "must declare the macro HEAD_DIM (64 or 128): #ifndef" in check(source, exercise).findings[0].report
 
 
 def test_what_is_not_the_source_s_fault_is_raised(tmp_path, monkeypatch):
@@ -299,6 +318,7 @@ def test_goals_name_counters_that_there_are(exercise):
     known = {
         *Counters().flat(),
         *(goals.SHARED_BYTES, goals.READ, goals.WRITTEN, goals.EARLY, goals.BEHIND, goals.BLOCKS),
+        *(goals.MOVED, *goals.TIMED),
         *(f"instructions.{kind}" for kind in kinds),
     }
     assert {goal.counter for goal in (*exercise.goals, *exercise.keeps, *exercise.needs)} <= known
