@@ -215,6 +215,7 @@ def page(exercise: Exercise) -> str:
             f"`{exercise.file}` must declare the macro `{name}` ({' or '.join(map(str, values))}); it is checked with "
             f"{kernel.variants[name]}: `#ifndef {name}`, `#define {name} {kernel.variants[name]}`, `#endif`."
             for name, values in exercise.declares.items()
+            if f"#define {name} " not in exercise.start
         ]
     if exercise.predict:
         questions = "\n".join(f"{number}. {each}" for number, each in enumerate(exercise.predict, 1))
