@@ -209,6 +209,18 @@ def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_
     assert any(goal.text.startswith(missed) for goal in (*verdict.goals, *verdict.keeps) if not goal.met)
 
 
+def test_attention_by_half_in_wgmma_or_in_16_bits_misses_a_goal():
+    """S by wgmma of n = 128, P · V by mma.sync; all of it in 16 bits, which read twice as much of K and V."""
+    sizes = {"B": 1, "H": 2, "N": 256, "D": 128}
+    products = 1 * 2 * 256 * 256 * 128
+    for name, depth in (("h6", 16), ("h8", 32)):
+        scores = {"instructions.wgmma": 4 * products // (64 * 128 * depth)}
+        (goal,) = (each for each in find(name).goals if each.counter in scores)
+        assert not goal.judge(scores, sizes).met and Goal.of("instructions.mma = 0") in find(name).keeps
+    (goal,) = (each for each in find("h8").goals if each.counter == "wgmma_bytes")
+    assert not goal.judge({"wgmma_bytes": 2 * 2 * products // 64}, sizes).met
+
+
 @pytest.mark.full
 def test_a_starter_that_only_meets_at_fewer_barriers_has_no_producer(tmp_path):
     exercise = find("h3_warp_specialized")
