@@ -465,17 +465,20 @@ def _of_ptxas(error: UserError, out: Path) -> UserError:
 
 
 def _in_source(said: str, ptx: str) -> str:
-    """ptxas's messages with the source's lines in place of the PTX's, and which targets have what it does not find."""
+    """ptxas's messages with the source's lines in place of the PTX's, one where an inlined function has it several
+    times, and which targets have what it does not find."""
     lines = ptx.splitlines()
     ends = list(accumulate(len(line) for line in ptx.splitlines(keepends=True)))
-    out, hints = [], []
+    out: dict[str, str] = {}
+    hints = []
     for message in re.findall(r"ptxas .*|.*: error.*|.*: fatal.*", said) or [said]:
         at = re.search(r"line (\d+);\s*(.*)", message)
         if at is None:
             continue
         number = min(int(at[1]), len(lines))
         where = features.source_line(ptx, ends[number - 1] - 1)
-        out.append(f"{where}: ptxas refuses the inline assembly: {at[2]}\n    PTX | {lines[number - 1].strip()}")
+        refused = f"{where}: ptxas refuses the inline assembly: {at[2]}"
+        out.setdefault(refused, f"{refused}\n    PTX | {lines[number - 1].strip()}")
         if re.search(r"not supported on|requires \.target", at[2]) and (feature := features.of(lines[number - 1])):
             hints.append(feature.needs)
-    return "\n".join(dict.fromkeys(out + hints)) or said
+    return "\n".join([*out.values(), *dict.fromkeys(hints)]) or said

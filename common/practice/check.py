@@ -24,16 +24,18 @@ from common.practice.goals import (
     BEHIND,
     EARLY,
     FIRST_BLOCKS,
+    TIMED,
     Goal,
     Judged,
     counted,
     early_sectors,
     ldmatrix_behind_barrier,
+    timed,
 )
 from common.practice.patches import is_code
 from common.problem import Shape
 from common.stage import Kernel
-from cudaemu import Options, Report, Trace
+from cudaemu import Events, Options, Report, Trace
 from cudaemu.compiler import cache, toolchain
 from cudaemu.errors import CheckFailed, ToolFailed, UserError
 from cudaemu.units import UNITS
@@ -137,10 +139,12 @@ def _stage(source: Path, exercise: Exercise, seed: int, shapes: Sequence[Shape] 
             shape = exercise.shape(kernel)
             where, tried = f"{format_shape(shape)} {kernel.short}", tried + 1
             named = {goal.counter for goal in (*exercise.goals, *exercise.keeps)}
-            report = _counted(kernel, shape, seed, EARLY in named)
+            report = _counted(kernel, shape, seed, EARLY in named, not named.isdisjoint(TIMED))
             if report.findings:
                 return _failed(exercise, tried, RULE, where, str(report))
             counts = counted(report) | ({EARLY: early_sectors(report.trace)} if EARLY in named else {})
+            if not named.isdisjoint(TIMED):
+                counts |= timed(report.timeline)
             if BEHIND in named:
                 counts |= {BEHIND: ldmatrix_behind_barrier(kernel)}
         if chosen and (said := honest.look(exercise, kernel, chosen, seed)):
@@ -217,14 +221,15 @@ def _kind(result: Result) -> str:
     return RULE if all(each.ok for each in result.accuracies) else WRONG  # right, but it wrote to an input
 
 
-def _counted(kernel: Kernel, shape: Shape, seed: int, early: bool) -> Report:
-    """A run on a whole GPU, for its counters, with a trace of the first blocks if `early`. CheckFailed if its result is
-    wrong: a kernel that does nothing moves nothing."""
+def _counted(kernel: Kernel, shape: Shape, seed: int, early: bool, at_a_time: bool) -> Report:
+    """A run on a whole GPU, for its counters, with a trace of the first blocks if `early` and a timeline of block 0 if
+    `at_a_time`. CheckFailed if its result is wrong: a kernel that does nothing moves nothing."""
     instance = accuracy.make(kernel, shape, seed=seed)
     outputs = instance.outputs()
     with terminal.progress(f"counting {kernel.label} {kernel.stage.spec.format(shape)}"):
         trace = Trace(range(FIRST_BLOCKS)) if early else None
-        report = kernel.emulate(instance.inputs, outputs, trace=trace)
+        events = Events(range(1)) if at_a_time else None
+        report = kernel.emulate(instance.inputs, outputs, trace=trace, events=events)
     if not report.findings:
         accuracy.verify(kernel, instance, outputs)
     return report

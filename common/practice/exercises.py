@@ -176,16 +176,28 @@ class Exercise:
         except ValueError as error:
             raise UserError(f"the exercise {self.name} must be made from the current course: {error}") from None
 
+    @property
+    def declares(self) -> Mapping[str, tuple[int, ...]]:
+        """Those that say what is computed, and their values: a source must declare them. One that may be 0 is 0 where
+        it is not declared."""
+        if self.stage is None:
+            return {}
+        settings, variants = self.stage.spec.settings, self.stage.variants
+        return {name: variants[name] for name in settings if 0 not in variants.get(name, (0,))}
+
     def kernel(self, source: Path) -> Kernel:
         """The kernel that Run asks for, of this source. UserError if it cannot be read, or if the source lacks the
         launcher or a macro that says what is computed."""
         assert self.stage is not None
         signature(source, self.stage.symbol)
         declared = macros(source)
-        for name in self.stage.spec.settings:  # one that may be 0 is 0 where it is not declared
-            values = self.stage.variants.get(name, (0,))
-            if name not in declared and 0 not in values:
-                raise UserError(f"{source} must declare the macro {name}, as {self.stage.source} does")
+        for name, values in self.declares.items():
+            if name not in declared:
+                default = self.stage.kernel().variants[name]
+                raise UserError(
+                    f"{source} must declare the macro {name} ({' or '.join(map(str, values))}): "
+                    f"#ifndef {name}, #define {name} {default}, #endif"
+                )
         words = self.words[1:]
         dtype = next((word for word in words if word in PRECISIONS), None)
         given = dict(word.split("=") for word in words if "=" in word)

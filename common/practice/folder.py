@@ -211,8 +211,14 @@ def page(exercise: Exercise, root: Path = PRACTICE) -> str:
     parts = [f"# {exercise.name} · {exercise.title}", f"*{KINDS[exercise.kind].partition(':')[0].capitalize()}*, "
              f"{exercise.topic}, level {exercise.level} of 5. You write `{exercise.file}`."]  # fmt: skip
     parts.append(exercise.task)
-    if exercise.stage:
+    if exercise.stage and kernel:
         parts += ["## The launcher", f"```cpp\n{signature(exercise)}\n```", f"It takes: {exercise.stage.limits}."]
+        parts += [
+            f"`{exercise.file}` must declare the macro `{name}` ({' or '.join(map(str, values))}); it is checked with "
+            f"{kernel.variants[name]}: `#ifndef {name}`, `#define {name} {kernel.variants[name]}`, `#endif`."
+            for name, values in exercise.declares.items()
+            if f"#define {name} " not in exercise.start
+        ]
     if exercise.predict:
         questions = "\n".join(f"{number}. {each}" for number, each in enumerate(exercise.predict, 1))
         parts += ["## Predict first, on paper", questions]

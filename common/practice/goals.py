@@ -14,7 +14,8 @@ import numpy as np
 from common.counts import SECTOR
 from common.figures.loop import sass_loop
 from common.stage import Kernel
-from cudaemu import Report
+from cudaemu import Launch, Report, Timeline
+from cudaemu.timeline import Kind
 from cudaemu.trace import Access, Space
 from cudaemu.units import TENSOR_UNITS
 
@@ -27,11 +28,14 @@ ARITHMETIC: dict[type, Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
 }
 # All others are counters of the emulator.
+GROUP = 4  # warps of a warpgroup
 SHARED_BYTES = "shared_bytes"  # of the launch whose blocks take the most
 BLOCKS = "blocks"  # of the launch that has the most
 READ, WRITTEN = "sectors_read", "sectors_written"  # of global memory, by plain accesses and by copies
 EARLY, FIRST_BLOCKS = "early_sectors", 32  # a trace of the first blocks says what they share
 BEHIND = "ldmatrix_behind_barrier"  # in the machine code of the main loop, up to the next mma
+MOVED = "setmaxnreg"  # different ones that ran
+COPYING, UNDER_WAY = TIMED = ("warpgroups_that_do_both", "products_under_way")  # a timeline of block 0 says so
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,9 @@ WORDS = {  # for readers; what is not here is written as it is, with blanks
     BLOCKS: "blocks of the launch",
     "wgmma_bytes": "bytes that wgmma reads from shared memory",
     EARLY: f"different sectors that the first {FIRST_BLOCKS} blocks read",
+    MOVED: "different setmaxnreg that ran",
+    COPYING: "warpgroups that both copy by TMA and multiply",
+    UNDER_WAY: "% of the steps with products under way",
     BEHIND: "ldmatrix between the loop's barrier and the next mma, in machine code for 9.0",
 }
 
@@ -117,13 +124,32 @@ def counted(report: Report) -> dict[str, int]:
     )
     shared = max((launch.shared for launch in report.launches), default=0)
     blocks = max((math.prod(launch.grid) for launch in report.launches), default=0)
-    return {**flat, READ: read, WRITTEN: written, SHARED_BYTES: shared, BLOCKS: blocks}
+    moved = sum(map(_moved, report.launches))
+    return {**flat, READ: read, WRITTEN: written, SHARED_BYTES: shared, BLOCKS: blocks, MOVED: moved}
 
 
 def early_sectors(trace: np.ndarray) -> int:
     """How many different sectors of global memory the blocks of a trace read: few, if they share rows and columns."""
     loads = trace[(trace["space"] == Space.GLOBAL) & np.isin(trace["kind"], (Access.LOAD, Access.CP_ASYNC))]
     return len(np.unique(loads["addr"] // SECTOR))  # no load is longer than half a sector
+
+
+def _moved(launch: Launch) -> int:
+    """How many different setmaxnreg a launch has executed."""
+    ran = launch.executed
+    return sum("setmaxnreg" in place.text and place.path in ran for place in launch.code)
+
+
+def timed(timeline: Timeline) -> dict[str, int]:
+    """COPYING and UNDER_WAY, of block 0 of the first launch. A product is under way until its warpgroup has waited."""
+    products, copies = timeline.of(Kind.WGMMA), timeline.of(Kind.COPY)
+    both = {each.warp // GROUP for each in products} & {each.warp // GROUP for each in copies}
+    covered, last = 0, min((each.start for each in products), default=0)
+    first = last
+    for each in sorted(products, key=lambda span: span.start):
+        covered += max(0, each.end - max(each.start, last))
+        last = max(last, each.end)
+    return {COPYING: len(both), UNDER_WAY: 100 * covered // max(1, last - first)}
 
 
 def ldmatrix_behind_barrier(kernel: Kernel) -> int:

@@ -284,6 +284,10 @@ def test_inline_assembly_that_ptxas_refuses(tmp_path):
     text = '__global__ void k(int *out) {\n  int v;\n  asm("add.s32 %0, 1, 2, 3;" : "=r"(v));\n  *out = v;\n}\n'
     with pytest.raises(UserError, match=r"source\.cu\(3\): ptxas refuses .*rguments"):
         cudaemu.load(text).launch("k", 1, 1, np.zeros(1, np.int32))
+    often = text.replace("  asm(", "#pragma unroll\n  for (int i = 0; i < 4; ++i) asm volatile(")
+    with pytest.raises(UserError) as caught:
+        cudaemu.load(often).launch("k", 1, 1, np.zeros(1, np.int32))
+    assert str(caught.value).count("refuses") == 1, "of a line that is there four times"
     with pytest.raises(UserError, match="PTX line .*|ptxas refuses"):
         cudaemu.load(text.replace("add.s32 %0, 1, 2, 3;", "add.s32 %0 {{{ 1;")).launch("k", 1, 1, np.zeros(1, np.int32))
 

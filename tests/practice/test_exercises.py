@@ -197,14 +197,17 @@ BLOCK_H2 = (
         ("10_register_double_buffer", [("#define PREFETCH 1 ", "#define PREFETCH 0 ")], "ldmatrix between the loop's"),
         ("11_any_shape", [("N % VECTOR ? gemm_kernel<", "N > 0 ? gemm_kernel<")], "global load sectors"),
         ("h2_tma", BLOCK_H2, "mbarrier instructions"),
+        (
+            "h3_warp_specialized",
+            [("setmaxnreg_dec<40>();", ""), ("setmaxnreg_inc<232>();", "")],
+            "different setmaxnreg",
+        ),
+        ("h4_ping_pong", [("grid(tiles < multiprocessors ? tiles : multiprocessors)", "grid(tiles)")], "blocks of the"),
+        ("h7_flash_attention_3", [("#define SCORES_AHEAD 1 ", "#define SCORES_AHEAD 0 ")], "% of the steps"),
     ],
     ids=[
-        "scalar loads",
-        "lanes that meet",
-        "rows of blocks",
-        "one set of fragments",
-        "no instance for whole tiles",
-        "the block's barrier",
+        *("scalar loads", "lanes that meet", "rows of blocks", "one set of fragments", "no instance for whole tiles"),
+        *("the block's barrier", "registers stay", "a block for each tile", "softmax after the products"),
     ],
 )
 def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_path):
@@ -219,6 +222,27 @@ def test_the_task_is_not_done_by_the_easy_half_of_it(name, changes, missed, tmp_
     verdict = check(source, exercise, shapes=[])
     assert verdict.right and not verdict.ok and verdict.points < 10
     assert any(goal.text.startswith(missed) for goal in (*verdict.goals, *verdict.keeps) if not goal.met)
+
+
+def test_attention_by_half_in_wgmma_or_in_16_bits_misses_a_goal():
+    """S by wgmma of n = 128, P · V by mma.sync; all of it in 16 bits, which read twice as much of K and V."""
+    sizes = {"B": 1, "H": 2, "N": 256, "D": 128}
+    products = 1 * 2 * 256 * 256 * 128
+    for name, depth in (("h6", 16), ("h8", 32)):
+        scores = {"instructions.wgmma": 4 * products // (64 * 128 * depth)}
+        (goal,) = (each for each in find(name).goals if each.counter in scores)
+        assert not goal.judge(scores, sizes).met and Goal.of("instructions.mma = 0") in find(name).keeps
+    (goal,) = (each for each in find("h8").goals if each.counter == "wgmma_bytes")
+    assert not goal.judge({"wgmma_bytes": 2 * 2 * products // 64}, sizes).met
+
+
+@pytest.mark.full
+def test_a_starter_that_only_meets_at_fewer_barriers_has_no_producer(tmp_path):
+    exercise = find("h3_warp_specialized")
+    source = tmp_path / exercise.file
+    source.write_text(exercise.start.replace("    __syncwarp();\n", ""))
+    verdict = check(source, exercise, shapes=[])
+    assert verdict.right and verdict.points == 0 and verdict.goals[0].counter == goals.COPYING
 
 
 def test_a_wrong_result_and_a_race_are_told_apart():
@@ -263,7 +287,7 @@ def test_a_macro_that_says_what_is_computed_may_not_be_missing(tmp_path):
     text = exercise.solution.read_text()
     source = tmp_path / "kernel.cu"
     source.write_text(text.replace("#ifndef HEAD_DIM\n", "").replace("#endif\n\nusing", "\nusing"))
-    assert "must declare the macro HEAD_DIM" in check(source, exercise).findings[0].report
+    assert "must declare the macro HEAD_DIM (64 or 128): #ifndef" in check(source, exercise).findings[0].report
 
 
 def test_what_is_not_the_source_s_fault_is_raised(tmp_path, monkeypatch):
@@ -332,6 +356,7 @@ def test_goals_name_counters_that_there_are(exercise):
     known = {
         *Counters().flat(),
         *(goals.SHARED_BYTES, goals.READ, goals.WRITTEN, goals.EARLY, goals.BEHIND, goals.BLOCKS),
+        *(goals.MOVED, *goals.TIMED),
         *(f"instructions.{kind}" for kind in kinds),
     }
     assert {goal.counter for goal in (*exercise.goals, *exercise.keeps, *exercise.needs)} <= known

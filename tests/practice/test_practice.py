@@ -46,6 +46,12 @@ def test_it_begins_with_a_starter_and_its_task(practice, tmp_path):
     assert Progress(tmp_path).of(EXERCISE)["begun"] and not list(tmp_path.glob(".0*"))
 
 
+def test_a_task_names_the_macros_that_its_starter_lacks():
+    page = folder.page(exercises.find("h6"))
+    assert "must declare the macro `HEAD_DIM` (64 or 128); it is checked with 128" in page
+    assert "must declare" not in folder.page(exercises.find("h7"))
+
+
 def test_what_was_written_is_checked_and_never_written_over(practice, tmp_path):
     practice()
     file = tmp_path / NAME / "kernel.cu"
