@@ -21,6 +21,7 @@ import torch
 from common import terminal
 from common.problem import Problem, Shape, Tensors, Tolerance, Variants
 from cudaemu import hardware
+from cudaemu.calls import compiled_once
 from cudaemu.errors import CheckFailed, UserError
 from cudaemu.hardware import Arch
 from cudaemu.kernel import Chain
@@ -263,9 +264,11 @@ def check(
     launches: dict[str, Mapping[str, Any]] = {title: {}}
     for what, changed in kernel.other_launches(instance.inputs).items():
         launches[f"{title}, {what}"] = changed
-    results = [
-        launch(kernel, instance.launched_with(changed), title, changed, counters) for title, changed in launches.items()
-    ]
+    with compiled_once():
+        results = [
+            launch(kernel, instance.launched_with(changed), title, changed, counters)
+            for title, changed in launches.items()
+        ]
     lines = [result.lines for result in results if result.lines is not None]
     reached = united(result.reached for result in results)
     lines_ = frozenset().union(*lines) if lines else None

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,28 @@ def prepare(source: Path | str, symbol: str, *, options: Options = DEFAULTS, **c
         runner()
 
 
+_builds: ContextVar[dict[str, Build] | None] = ContextVar("_builds", default=None)
+
+
+@contextmanager
+def compiled_once() -> Iterator[None]:
+    """Within it a source is what it is at its first run: its files, a thousand headers among them, are not looked at
+    again, which takes as long as a small launch."""
+    token = _builds.set({})
+    try:
+        yield
+    finally:
+        _builds.reset(token)
+
+
 def compiled(source: Path, options: Options, call: str | None = None, instances: Sequence[str] = ()) -> Build:
     """The source, compiled with these options: see `compile_host`."""
-    return compile_host(
+    words = (source, options.macros, options.target, options.cuda, call, instances)
+    key = repr((*words, options.flags, options.include, options.sources))
+    builds = _builds.get()
+    if builds is not None and key in builds:
+        return builds[key]
+    build = compile_host(
         source,
         options.macros,
         options.target,
@@ -85,6 +105,9 @@ def compiled(source: Path, options: Options, call: str | None = None, instances:
         include=options.include,
         others=options.sources,
     )
+    if builds is not None:
+        builds[key] = build
+    return build
 
 
 @contextmanager

@@ -4,6 +4,7 @@ What tests share is in fixtures.py; the tiers are described in tiers.py."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there now, torch above all, stays: the collector, which comes often where PTX is read, leaves it out."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
