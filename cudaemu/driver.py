@@ -68,7 +68,7 @@ class _Driver(Host):
         self.session = self._stack.enter_context(session_of(NOTHING, options, "the module"))
         self.session.on_finding = self._found_now
         super().__init__(Path(), options.gpu, self.session, refused=self._say)
-        self._kinds = {0: "device memory", 1: "managed memory", 2: "pinned memory"}
+        self._kinds = {0: "device memory", 1: "managed memory", 2: "pinned memory", 3: "registered memory"}
         self._places: dict[tuple[str, int, str], int] = {}  # of Python, by number
         self._said: set[str] = set()
         self._told: set[tuple[object, ...]] = set()  # findings

@@ -255,15 +255,15 @@ class Arena(AddressMap):
         ctypes.memset(address + whole, 0, size - whole)
 
     def allocate(self, name: str, size: int, offset: int = 0, initialised: bool = False) -> Allocation | None:
-        """`size` bytes of memory that start `offset` bytes after an aligned address; None if there is not enough.
+        """`size` bytes of memory that start `offset` bytes after the beginning of a page; None if there is not enough.
 
         Uninitialised memory is POISON. `initialised` memory is zeros, page-aligned, and counts as written."""
         if size > self.available():
             return None
-        address = self._take(size + offset % ALIGNMENT, PAGE)
+        address = self._take(size + offset, PAGE)
         if not address:
             return None
-        address += offset % ALIGNMENT
+        address += offset
         data, marks = self._views(address, size, initialised)
         if not initialised and size < LARGE:
             data[:] = POISON

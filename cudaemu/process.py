@@ -274,7 +274,7 @@ class Host:
         self.environment, self.refused = environment or {}, refused
         self.extension, self.returned = extension, returned
         self.ended = Ended()
-        self._kinds = {0: "cudaMalloc", 1: "cudaMallocManaged", 2: "cudaMallocHost"}
+        self._kinds = {0: "cudaMalloc", 1: "cudaMallocManaged", 2: "cudaMallocHost", 3: "cudaHostRegister"}
         self._allocated = 0
         self._streams: dict[Any, _Passed] = {}  # of the program, to be passed on
         self._open = True  # the channel
@@ -480,11 +480,11 @@ class Host:
         return head + served.touched.tobytes()
 
     def _allocate(self, reader: Reader) -> bytes:
-        size, kind = reader.take("QQ")
+        size, kind, offset = reader.take("QQQ")
         offsets = reader.offsets()
         self._allocated += 1
         call = self._kinds[kind]
-        made = self.device.arena.allocate(f"{call} {self._allocated}", size, initialised=kind != 0)
+        made = self.device.arena.allocate(f"{call} {self._allocated}", size, offset, initialised=kind != 0)
         if made is None:
             free = self.device.arena.available()
             self._refuse(2, f"{call}: {size:,} bytes, and {free:,} of the device's memory are free", offsets)
@@ -492,7 +492,8 @@ class Host:
         self._allocating[offsets] = None
         made.mapped = kind != 0
         made.called = lambda: self._name_of(made.name, offsets)
-        self._callers[made.base] = offsets
+        if kind != 3:  # which nobody has to free
+            self._callers[made.base] = offsets
         return struct.pack("=Q", made.base)
 
     def _name_of(self, name: str, offsets: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ cudaError_t allocate(void **address, size_t bytes, Memory kind) {
   if (!bytes) return cudaSuccess;
   const Packet place = where(nullptr);
   Packet packet;
-  packet.add(uint64_t(bytes)).add(uint64_t(kind)).bytes(place.data().data(), place.data().size());
+  packet.add(uint64_t(bytes)).add(uint64_t(kind)).add(uint64_t(0)).bytes(place.data().data(), place.data().size());
   const uint64_t at = ask(Request::ALLOCATE, packet).take<uint64_t>();
   if (!at) return record(cudaErrorMemoryAllocation);
   if (kind != DEVICE && !map_for_host(at, bytes, kind))
@@ -53,6 +53,77 @@ cudaError_t release(void *address, bool pinned, const char *call) {
     mapped().erase(found);
   }
   return sticky ? last_error : record(error);
+}
+
+// Memory that cudaHostRegister was given, by its address in the host.
+struct Registered {
+  size_t bytes;
+  uint64_t device;  // its address for kernels; 0: nobody has asked for that
+  Packet place;
+
+  bool has(uint64_t base, uint64_t address) const { return address - base < bytes; }
+};
+auto &registered() {
+  static auto &all = *new std::map<uint64_t, Registered>;
+  return all;
+}
+// What has this address, of the host or for kernels.
+std::pair<const uint64_t, Registered> *registered_at(uint64_t address) {
+  for (auto &each : registered())
+    if (each.second.has(each.first, address) || (each.second.device && each.second.has(each.second.device, address)))
+      return &each;
+  return nullptr;
+}
+
+// Let kernels reach registered memory: its pages become pages of device memory, which the host has at the same addresses
+// as before. What else lies in the first page and the last stays there, too.
+cudaError_t lend(const char *call, uint64_t host, Registered &memory) {
+  if (memory.device) return cudaSuccess;
+  const uint64_t first = host / 4096 * 4096, end = page_up(host + memory.bytes);
+  for (const auto &[other, its] : registered())
+    if (its.device && first < page_up(other + its.bytes) && other / 4096 * 4096 < end)
+      return refuse(cudaErrorNotSupported,
+                    format("%s: the emulator cannot give kernels two registered ranges that share a "
+                           "page of 4096 bytes; align them, or use cudaHostAlloc",
+                           call));
+  const uint64_t here = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
+  if (first <= here && here < end + (1 << 16))  // frames that are in use would be moved
+    return refuse(cudaErrorNotSupported, format("%s: the emulator cannot give kernels memory of the stack", call));
+  const Packet packet =
+      Packet()
+          .add(uint64_t(memory.bytes))
+          .add(uint64_t(REGISTERED))
+          .add(host - first)
+          .bytes(memory.place.data().data(), memory.place.data().size());
+  const uint64_t at = ask(Request::ALLOCATE, packet).take<uint64_t>();
+  if (!at) return record(cudaErrorMemoryAllocation);
+  const uint64_t page = at - (host - first);
+  void *const pages = reinterpret_cast<void *>(first);
+  const bool read = survives([&] { memcpy(own(page), pages, end - first); });
+  if (!read || mmap(pages, end - first, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_file,
+                    page - device.base) == MAP_FAILED) {
+    ask(Request::RELEASE, Packet().add(at).bytes(memory.place.data().data(), memory.place.data().size()));
+    return refuse(cudaErrorInvalidValue, format("%s: the memory cannot be given to kernels", call));
+  }
+  memory.device = at;
+  return cudaSuccess;
+}
+
+// The host's pages are its own again.
+cudaError_t unregister(uint64_t host) {
+  const auto found = registered().find(host);
+  const uint64_t at = found->second.device, first = host / 4096 * 4096, end = page_up(host + found->second.bytes);
+  const Packet place = where(nullptr);
+  registered().erase(found);
+  if (!at) return cudaSuccess;
+  void *const kept = mmap(nullptr, end - first, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (kept == MAP_FAILED) return record(cudaErrorMemoryAllocation);
+  memcpy(kept, own(at - (host - first)), end - first);
+  mremap(kept, end - first, end - first, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void *>(first));
+  ask(Request::RELEASE, Packet().add(at).bytes(place.data().data(), place.data().size()));
+  std::lock_guard lock(guard);
+  blocks().erase(at);
+  return cudaSuccess;
 }
 
 cudaError_t wild(const char *call, const void *address, size_t bytes) {

@@ -40,7 +40,12 @@ struct Device {
   int32_t shared_per_block, shared_per_multiprocessor, threads_per_multiprocessor, blocks_per_multiprocessor;
 };
 
-enum Memory : uint64_t { DEVICE, MANAGED, PINNED };  // kinds of allocations; the last two are host memory as well
+enum Memory : uint64_t {
+  DEVICE,
+  MANAGED,
+  PINNED,
+  REGISTERED
+};  // kinds of allocations; all but the first are host memory as well
 
 int channel = -1;       // the socket; -1: nobody is there; in a process with its own device that is memory_file
 int memory_file = -1;   // the device's memory

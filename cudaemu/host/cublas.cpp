@@ -114,7 +114,9 @@ constexpr cudaDataType type_of =
     : std::is_same_v<T, __half>    ? CUDA_R_16F
     : std::is_same_v<T, cuComplex> ? CUDA_C_32F
     : std::is_same_v<T, int>       ? CUDA_R_32I
-                                   : CUDA_C_64F;
+    : std::is_same_v<T, int64_t>
+        ? CUDA_R_64I
+        : CUDA_C_64F;
 constexpr uint32_t READS = Operand::READS, WRITES = Operand::WRITES;
 
 Operand scalar(const char *name, const void *at, uint32_t type, bool on_host, uint32_t how = READS) {
@@ -378,32 +380,6 @@ static cublasStatus_t copy(
       call, to, to_ld * size, from, from_ld * size, rows * size, columns, to_device, stream, waits);
   return error ? CUBLAS_STATUS_MAPPING_ERROR : CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasSetVector(int n, int size, const void *x, int incx, void *y, int incy) {
-  return copy("cublasSetVector", 1, n, size, x, incx, y, incy, true);
-}
-cublasStatus_t cublasGetVector(int n, int size, const void *x, int incx, void *y, int incy) {
-  return copy("cublasGetVector", 1, n, size, x, incx, y, incy, false);
-}
-cublasStatus_t cublasSetMatrix(int rows, int cols, int size, const void *A, int lda, void *B, int ldb) {
-  return copy("cublasSetMatrix", rows, cols, size, A, lda, B, ldb, true);
-}
-cublasStatus_t cublasGetMatrix(int rows, int cols, int size, const void *A, int lda, void *B, int ldb) {
-  return copy("cublasGetMatrix", rows, cols, size, A, lda, B, ldb, false);
-}
-cublasStatus_t cublasSetVectorAsync(int n, int size, const void *x, int incx, void *y, int incy, cudaStream_t stream) {
-  return copy("cublasSetVectorAsync", 1, n, size, x, incx, y, incy, true, stream, false);
-}
-cublasStatus_t cublasGetVectorAsync(int n, int size, const void *x, int incx, void *y, int incy, cudaStream_t stream) {
-  return copy("cublasGetVectorAsync", 1, n, size, x, incx, y, incy, false, stream, false);
-}
-cublasStatus_t cublasSetMatrixAsync(
-    int rows, int cols, int size, const void *A, int lda, void *B, int ldb, cudaStream_t stream) {
-  return copy("cublasSetMatrixAsync", rows, cols, size, A, lda, B, ldb, true, stream, false);
-}
-cublasStatus_t cublasGetMatrixAsync(
-    int rows, int cols, int size, const void *A, int lda, void *B, int ldb, cudaStream_t stream) {
-  return copy("cublasGetMatrixAsync", rows, cols, size, A, lda, B, ldb, false, stream, false);
-}
 
 }  // extern "C"
 
@@ -629,264 +605,33 @@ cublasStatus_t triangular(const char *call, cublasHandle_t handle, cublasSideMod
   return made.matrix("C", C, WRITES, m, n, ldc).run("trmm", {right, uplo, trans, diag, computed_in<T>(handle)});
 }
 
-}  // namespace
-
-extern "C" {
-
-#define EACH_TYPE(X, T)                                                                                               \
-  cublasStatus_t cublas##X##axpy_v2(                                                                                  \
-      cublasHandle_t handle, int n, const T *alpha, const T *x, int incx, T *y, int incy) {                           \
-    CALL("cublas" #X "axpy");                                                                                         \
-    return axpy(call, handle, n, alpha, x, incx, y, incy);                                                            \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##copy_v2(cublasHandle_t handle, int n, const T *x, int incx, T *y, int incy) {             \
-    CALL("cublas" #X "copy");                                                                                         \
-    return copy_or_swap(call, handle, n, x, incx, y, incy, false);                                                    \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##swap_v2(cublasHandle_t handle, int n, T *x, int incx, T *y, int incy) {                   \
-    CALL("cublas" #X "swap");                                                                                         \
-    return copy_or_swap<T>(call, handle, n, x, incx, y, incy, true);                                                  \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##scal_v2(cublasHandle_t handle, int n, const T *alpha, T *x, int incx) {                   \
-    CALL("cublas" #X "scal");                                                                                         \
-    return scal(call, handle, n, alpha, x, incx);                                                                     \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##gemv_v2(cublasHandle_t handle, cublasOperation_t trans, int m, int n, const T *alpha,     \
-                                    const T *A, int lda, const T *x, int incx, const T *beta, T *y, int incy) {       \
-    CALL("cublas" #X "gemv");                                                                                         \
-    return gemv(call, handle, trans, m, n, alpha, A, lda, x, incx, beta, y, incy);                                    \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##geam(                                                                                     \
-      cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, const T *alpha,        \
-      const T *A, int lda, const T *beta, const T *B, int ldb, T *C, int ldc) {                                       \
-    CALL("cublas" #X "geam");                                                                                         \
-    return geam(call, handle, transa, transb, m, n, alpha, A, lda, beta, B, ldb, C, ldc);                             \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##dgmm(cublasHandle_t handle, cublasSideMode_t mode, int m, int n, const T *A, int lda,     \
-                                 const T *x, int incx, T *C, int ldc) {                                               \
-    CALL("cublas" #X "dgmm");                                                                                         \
-    return dgmm(call, handle, mode, m, n, A, lda, x, incx, C, ldc);                                                   \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##syrk_v2(cublasHandle_t handle, cublasFillMode_t uplo, cublasOperation_t trans, int n,     \
-                                    int k, const T *alpha, const T *A, int lda, const T *beta, T *C, int ldc) {       \
-    CALL("cublas" #X "syrk");                                                                                         \
-    return syrk(call, handle, uplo, trans, n, k, alpha, A, lda, beta, C, ldc);                                        \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##symm_v2(                                                                                  \
-      cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, int m, int n, const T *alpha, const T *A,  \
-      int lda, const T *B, int ldb, const T *beta, T *C, int ldc) {                                                   \
-    CALL("cublas" #X "symm");                                                                                         \
-    return symm(call, handle, side, uplo, m, n, alpha, A, lda, B, ldb, beta, C, ldc);                                 \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##trsm_v2(                                                                                  \
-      cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans,                   \
-      cublasDiagType_t diag, int m, int n, const T *alpha, const T *A, int lda, T *B, int ldb) {                      \
-    CALL("cublas" #X "trsm");                                                                                         \
-    return triangular<T>(call, handle, side, uplo, trans, diag, m, n, alpha, A, lda, B, ldb, nullptr, 0, true);       \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##trmm_v2(                                                                                  \
-      cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans,                   \
-      cublasDiagType_t diag, int m, int n, const T *alpha, const T *A, int lda, const T *B, int ldb, T *C, int ldc) { \
-    CALL("cublas" #X "trmm");                                                                                         \
-    return triangular<T>(call, handle, side, uplo, trans, diag, m, n, alpha, A, lda, B, ldb, C, ldc, false);          \
-  }                                                                                                                   \
-  EACH_GEMM(X, gemm_v2, T)
-#define EACH_GEMM(X, GEMM, T)                                                                                         \
-  cublasStatus_t cublas##X##GEMM(                                                                                     \
-      cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const T *alpha, \
-      const T *A, int lda, const T *B, int ldb, const T *beta, T *C, int ldc) {                                       \
-    CALL("cublas" #X "gemm");                                                                                         \
-    constexpr cudaDataType type = type_of<T>;                                                                         \
-    return multiply(call, handle, transa, transb, m, n, k, alpha, {A, type, lda}, {B, type, ldb}, beta,               \
-                    {C, type, ldc}, computed_in<T>(handle));                                                          \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##gemmBatched(                                                                              \
-      cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const T *alpha, \
-      const T *const A[], int lda, const T *const B[], int ldb, const T *beta, T *const C[], int ldc, int batches) {  \
-    CALL("cublas" #X "gemmBatched");                                                                                  \
-    constexpr cudaDataType type = type_of<T>;                                                                         \
-    return multiply(call, handle, transa, transb, m, n, k, alpha, {A, type, lda}, {B, type, ldb}, beta,               \
-                    {C, type, ldc}, computed_in<T>(handle), batches, true);                                           \
-  }                                                                                                                   \
-  cublasStatus_t cublas##X##gemmStridedBatched(                                                                       \
-      cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const T *alpha, \
-      const T *A, int lda, long long int strideA, const T *B, int ldb, long long int strideB, const T *beta, T *C,    \
-      int ldc, long long int strideC, int batches) {                                                                  \
-    CALL("cublas" #X "gemmStridedBatched");                                                                           \
-    constexpr cudaDataType type = type_of<T>;                                                                         \
-    return multiply(call, handle, transa, transb, m, n, k, alpha, {A, type, lda, strideA}, {B, type, ldb, strideB},   \
-                    beta, {C, type, ldc, strideC}, computed_in<T>(handle), batches);                                  \
-  }
-#define EACH_REAL(X, T)                                                                                       \
-  cublasStatus_t cublas##X##dot_v2(                                                                           \
-      cublasHandle_t handle, int n, const T *x, int incx, const T *y, int incy, T *result) {                  \
-    CALL("cublas" #X "dot");                                                                                  \
-    return dot(call, handle, n, x, incx, y, incy, result);                                                    \
-  }                                                                                                           \
-  cublasStatus_t cublas##X##rot_v2(                                                                           \
-      cublasHandle_t handle, int n, T *x, int incx, T *y, int incy, const T *c, const T *s) {                 \
-    CALL("cublas" #X "rot");                                                                                  \
-    return rot(call, handle, n, x, incx, y, incy, c, s);                                                      \
-  }                                                                                                           \
-  cublasStatus_t cublas##X##ger_v2(cublasHandle_t handle, int m, int n, const T *alpha, const T *x, int incx, \
-                                   const T *y, int incy, T *A, int lda) {                                     \
-    CALL("cublas" #X "ger");                                                                                  \
-    return ger(call, handle, m, n, alpha, x, incx, y, incy, A, lda);                                          \
-  }
-#define EACH_COMPLEX(X, T, L, R)                                                                               \
-  cublasStatus_t cublas##X##dotu_v2(                                                                           \
-      cublasHandle_t handle, int n, const T *x, int incx, const T *y, int incy, T *result) {                   \
-    CALL("cublas" #X "dotu");                                                                                  \
-    return dot(call, handle, n, x, incx, y, incy, result);                                                     \
-  }                                                                                                            \
-  cublasStatus_t cublas##X##dotc_v2(                                                                           \
-      cublasHandle_t handle, int n, const T *x, int incx, const T *y, int incy, T *result) {                   \
-    CALL("cublas" #X "dotc");                                                                                  \
-    return dot(call, handle, n, x, incx, y, incy, result, true);                                               \
-  }                                                                                                            \
-  cublasStatus_t cublas##X##geru_v2(cublasHandle_t handle, int m, int n, const T *alpha, const T *x, int incx, \
-                                    const T *y, int incy, T *A, int lda) {                                     \
-    CALL("cublas" #X "geru");                                                                                  \
-    return ger(call, handle, m, n, alpha, x, incx, y, incy, A, lda);                                           \
-  }                                                                                                            \
-  cublasStatus_t cublas##X##gerc_v2(cublasHandle_t handle, int m, int n, const T *alpha, const T *x, int incx, \
-                                    const T *y, int incy, T *A, int lda) {                                     \
-    CALL("cublas" #X "gerc");                                                                                  \
-    return ger(call, handle, m, n, alpha, x, incx, y, incy, A, lda, true);                                     \
-  }                                                                                                            \
-  cublasStatus_t cublas##X##L##scal_v2(cublasHandle_t handle, int n, const R *alpha, T *x, int incx) {         \
-    CALL("cublas" #X #L "scal");                                                                               \
-    return scal(call, handle, n, alpha, x, incx);                                                              \
-  }
-#define EACH_REDUCTION(N, I, T, R)                                                                      \
-  cublasStatus_t cublas##N##nrm2_v2(cublasHandle_t handle, int n, const T *x, int incx, R *result) {    \
-    CALL("cublas" #N "nrm2");                                                                           \
-    return reduce(call, handle, n, x, incx, result, "nrm2");                                            \
-  }                                                                                                     \
-  cublasStatus_t cublas##N##asum_v2(cublasHandle_t handle, int n, const T *x, int incx, R *result) {    \
-    CALL("cublas" #N "asum");                                                                           \
-    return reduce(call, handle, n, x, incx, result, "asum");                                            \
-  }                                                                                                     \
-  cublasStatus_t cublasI##I##amax_v2(cublasHandle_t handle, int n, const T *x, int incx, int *result) { \
-    CALL("cublasI" #I "amax");                                                                          \
-    return reduce(call, handle, n, x, incx, result, "iamax", {false});                                  \
-  }                                                                                                     \
-  cublasStatus_t cublasI##I##amin_v2(cublasHandle_t handle, int n, const T *x, int incx, int *result) { \
-    CALL("cublasI" #I "amin");                                                                          \
-    return reduce(call, handle, n, x, incx, result, "iamax", {true});                                   \
-  }
-
-EACH_TYPE(S, float)
-EACH_TYPE(D, double)
-EACH_TYPE(C, cuComplex)
-EACH_TYPE(Z, cuDoubleComplex)
-EACH_GEMM(H, gemm, __half)
-EACH_REAL(S, float)
-EACH_REAL(D, double)
-EACH_COMPLEX(C, cuComplex, s, float)
-EACH_COMPLEX(Z, cuDoubleComplex, d, double)
-EACH_REDUCTION(S, s, float, float)
-EACH_REDUCTION(D, d, double, double)
-EACH_REDUCTION(Sc, c, cuComplex, float)
-EACH_REDUCTION(Dz, z, cuDoubleComplex, double)
-
-// ---- functions that are given their types ----------------------------------------------------------------------------
-
-cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
-                             int k, const float *alpha, const void *A, cudaDataType Atype, int lda, const void *B,
-                             cudaDataType Btype, int ldb, const float *beta, void *C, cudaDataType Ctype, int ldc) {
-  CALL("cublasSgemmEx");
-  return multiply(call, handle, transa, transb, m, n, k, alpha, {A, Atype, lda}, {B, Btype, ldb}, beta, {C, Ctype, ldc},
-                  CUBLAS_COMPUTE_32F);
-}
-
-cublasStatus_t cublasGemmEx(
-    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
-    const void *A, cudaDataType Atype, int lda, const void *B, cudaDataType Btype, int ldb, const void *beta, void *C,
-    cudaDataType Ctype, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t) {
-  CALL("cublasGemmEx");
-  return multiply(call, handle, transa, transb, m, n, k, alpha, {A, Atype, lda}, {B, Btype, ldb}, beta, {C, Ctype, ldc},
-                  compute);
-}
-
-cublasStatus_t cublasGemmBatchedEx(
-    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
-    const void *const A[], cudaDataType Atype, int lda, const void *const B[], cudaDataType Btype, int ldb,
-    const void *beta, void *const C[], cudaDataType Ctype, int ldc, int batches, cublasComputeType_t compute,
-    cublasGemmAlgo_t) {
-  CALL("cublasGemmBatchedEx");
-  return multiply(call, handle, transa, transb, m, n, k, alpha, {A, Atype, lda}, {B, Btype, ldb}, beta, {C, Ctype, ldc},
-                  compute, batches, true);
-}
-
-cublasStatus_t cublasGemmStridedBatchedEx(
-    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
-    const void *A, cudaDataType Atype, int lda, long long int strideA, const void *B, cudaDataType Btype, int ldb,
-    long long int strideB, const void *beta, void *C, cudaDataType Ctype, int ldc, long long int strideC, int batches,
-    cublasComputeType_t compute, cublasGemmAlgo_t) {
-  CALL("cublasGemmStridedBatchedEx");
-  return multiply(call, handle, transa, transb, m, n, k, alpha, {A, Atype, lda, strideA}, {B, Btype, ldb, strideB},
-                  beta, {C, Ctype, ldc, strideC}, compute, batches);
-}
-
 // Of the types of vectors that the functions of level 1 compute with.
-static cublasStatus_t known(const char *call, std::initializer_list<cudaDataType> types) {
+cublasStatus_t known(const char *call, std::initializer_list<cudaDataType> types) {
   for (cudaDataType type : types)
     if (type != CUDA_R_16F && type != CUDA_R_16BF && type != CUDA_R_32F && type != CUDA_R_64F && !complex(type))
       return unsupported(call, "the type " + std::to_string(int(type)));
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasAxpyEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType alphaType, const void *x,
-                            cudaDataType xType, int incx, void *y, cudaDataType yType, int incy, cudaDataType) {
-  CALL("cublasAxpyEx");
-  CHECK(known(call, {alphaType, xType, yType}));
-  CHECK(there(call, {{"alpha", alpha}}));
-  if (n <= 0) return CUBLAS_STATUS_SUCCESS;
-  const bool host = handle->pointer_mode == CUBLAS_POINTER_MODE_HOST;
-  return done(emulator::compute(
-      call, "axpy", handle->stream,
-      {scalar("alpha", alpha, alphaType, host), vector("x", x, xType, READS, n, incx),
-       vector("y", y, yType, READS | WRITES, n, incy)},
-      {}, false));
-}
-
-cublasStatus_t cublasScalEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType alphaType, void *x,
-                            cudaDataType xType, int incx, cudaDataType) {
-  CALL("cublasScalEx");
-  CHECK(known(call, {alphaType, xType}));
-  CHECK(there(call, {{"alpha", alpha}}));
-  if (n <= 0 || incx <= 0) return CUBLAS_STATUS_SUCCESS;
-  const bool host = handle->pointer_mode == CUBLAS_POINTER_MODE_HOST;
-  return done(emulator::compute(
-      call, "scal", handle->stream,
-      {scalar("alpha", alpha, alphaType, host), vector("x", x, xType, READS | WRITES, n, incx)}, {}, false));
-}
-
-static cublasStatus_t reduce_to(const char *call, cublasHandle_t handle, std::vector<Operand> operands, void *result,
-                                cudaDataType type, const char *operation, std::vector<int64_t> numbers) {
+cublasStatus_t reduce_to(const char *call, cublasHandle_t handle, std::vector<Operand> operands, void *result,
+                         cudaDataType type, const char *operation, std::vector<int64_t> numbers) {
   CHECK(there(call, {{"result", result}}));
   const bool host = handle->pointer_mode == CUBLAS_POINTER_MODE_HOST;
   operands.push_back(scalar("result", result, type, host, WRITES));
   return done(emulator::compute(call, operation, handle->stream, operands, numbers, host));
 }
 
-cublasStatus_t cublasDotEx(cublasHandle_t handle, int n, const void *x, cudaDataType xType, int incx, const void *y,
-                           cudaDataType yType, int incy, void *result, cudaDataType resultType, cudaDataType) {
-  CALL("cublasDotEx");
-  CHECK(known(call, {xType, yType, resultType}));
-  n = std::max(n, 0);
-  return reduce_to(call, handle, {vector("x", x, xType, READS, n, incx), vector("y", y, yType, READS, n, incy)}, result,
-                   resultType, "dot", {false});
-}
+}  // namespace
 
-cublasStatus_t cublasNrm2Ex(cublasHandle_t handle, int n, const void *x, cudaDataType xType, int incx, void *result,
-                            cudaDataType resultType, cudaDataType) {
-  CALL("cublasNrm2Ex");
-  CHECK(known(call, {xType, resultType}));
-  return reduce_to(call, handle, {vector("x", x, xType, READS, std::max(n, 0), incx)}, result, resultType, "nrm2", {});
-}
-
-}  // extern "C"
-
+#define INT int
+#define NAME(name) name
+#define SUFFIX
+#include "cublas_functions.h"
+#undef INT
+#undef NAME
+#undef SUFFIX
+#define INT int64_t
+#define NAME(name) name##_64
+#define SUFFIX "_64"
+#include "cublas_functions.h"
 #include "matmul.h"

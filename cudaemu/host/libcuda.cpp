@@ -237,6 +237,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *acti
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice) {
   CALL(cuDevicePrimaryCtxReset);
   const CUresult result = CUresult(cudaDeviceReset());
+  while (!registered().empty()) unregister(registered().begin()->first);
   std::vector<uint64_t> addresses;
   for (const auto &[address, bytes] : blocks()) addresses.push_back(address);
   for (const uint64_t address : addresses) {
@@ -495,8 +496,10 @@ CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr *out, void *host, unsigne
   DRIVER(cuMemHostGetDevicePointer, cudaHostGetDevicePointer(reinterpret_cast<void **>(out), host, flags));
 }
 CUresult CUDAAPI cuMemHostGetFlags(unsigned *flags, void *host) { return CUresult(cudaHostGetFlags(flags, host)); }
-CUresult CUDAAPI cuMemHostRegister(void *, size_t, unsigned) { return CUDA_SUCCESS; }
-CUresult CUDAAPI cuMemHostUnregister(void *) { return CUDA_SUCCESS; }
+CUresult CUDAAPI cuMemHostRegister(void *address, size_t bytes, unsigned flags) {
+  DRIVER(cuMemHostRegister, cudaHostRegister(address, bytes, flags));
+}
+CUresult CUDAAPI cuMemHostUnregister(void *address) { DRIVER(cuMemHostUnregister, cudaHostUnregister(address)); }
 CUresult CUDAAPI cuMemPrefetchAsync(CUdeviceptr, size_t, CUmemLocation, unsigned, CUstream) { return CUDA_SUCCESS; }
 CUresult CUDAAPI cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUmemLocation) { return CUDA_SUCCESS; }
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {

@@ -718,6 +718,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrConcurrentManagedAccess:
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrHostRegisterSupported:
     case cudaDevAttrConcurrentKernels:
     case cudaDevAttrStreamPrioritiesSupported:
     case cudaDevAttrGlobalL1CacheSupported:
@@ -770,6 +771,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordin
   properties->maxBlocksPerMultiProcessor = device.blocks_per_multiprocessor;
   properties->managedMemory = properties->concurrentManagedAccess = properties->unifiedAddressing = 1;
   properties->canMapHostMemory = properties->concurrentKernels = properties->cooperativeLaunch = 1;
+  properties->hostRegisterSupported = 1;
   properties->clusterLaunch = device.major >= 9;
   properties->streamPrioritiesSupported = properties->asyncEngineCount = properties->computePreemptionSupported = 1;
   properties->globalL1CacheSupported = properties->localL1CacheSupported = properties->memoryPoolsSupported = 1;
@@ -1034,16 +1036,39 @@ cudaError_t cudaFreeHost(void *address) {
   return release(address, true, "cudaFreeHost");
 }
 
-// Pinning memory that is there already only makes copies faster; a kernel cannot be given it here.
-cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned) {
+  CALL(cudaHostRegister);
+  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  if (!at || !bytes) return refuse(cudaErrorInvalidValue, "cudaHostRegister: there must be memory, got none");
+  for (const auto &[base, memory] : registered())
+    if (at < base + memory.bytes && base < at + bytes)
+      return refuse(cudaErrorHostMemoryAlreadyRegistered, "cudaHostRegister: some of the memory is registered already");
+  if (host_memory(at))
+    return refuse(cudaErrorHostMemoryAlreadyRegistered, "cudaHostRegister: the memory is pinned or managed already");
+  registered().emplace(at, Registered{bytes, 0, where(nullptr)});
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void *address) {
+  CALL(cudaHostUnregister);
+  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  if (!registered().count(at))
+    return refuse(cudaErrorHostMemoryNotRegistered, "cudaHostUnregister: the address must be one of cudaHostRegister");
+  waited(everything());
+  return unregister(at);
+}
 
 cudaError_t cudaHostGetDevicePointer(void **address, void *host, unsigned) {
   CALL(cudaHostGetDevicePointer);
-  if (!host_memory(reinterpret_cast<uint64_t>(host)))
-    return refuse(cudaErrorInvalidValue,
-                  "cudaHostGetDevicePointer: the emulator knows memory of cudaHostAlloc and cudaMallocHost only");
+  const uint64_t at = reinterpret_cast<uint64_t>(host);
   *address = host;
+  if (host_memory(at)) return cudaSuccess;
+  auto *const memory = registered_at(at);
+  if (!memory || in_arena(at))
+    return refuse(cudaErrorInvalidValue,
+                  "cudaHostGetDevicePointer: the memory must be of cudaHostAlloc, cudaMallocHost or "
+                  "cudaHostRegister");
+  if (const cudaError_t error = lend("cudaHostGetDevicePointer", memory->first, memory->second)) return error;
+  *address = reinterpret_cast<void *>(memory->second.device + (at - memory->first));
   return cudaSuccess;
 }
 
@@ -1057,6 +1082,14 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
   *attributes = {};
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   const auto *host = host_memory(address);
+  if (auto *const memory = host ? nullptr : registered_at(address)) {
+    if (const cudaError_t error = lend("cudaPointerGetAttributes", memory->first, memory->second)) return error;
+    const uint64_t offset = address - (in_arena(address) ? memory->second.device : memory->first);
+    attributes->type = cudaMemoryTypeHost;
+    attributes->hostPointer = reinterpret_cast<void *>(memory->first + offset);
+    attributes->devicePointer = reinterpret_cast<void *>(memory->second.device + offset);
+    return cudaSuccess;
+  }
   attributes->type =
       host                ? host->second.kind == MANAGED ? cudaMemoryTypeManaged : cudaMemoryTypeHost
       : in_arena(address) ? cudaMemoryTypeDevice

@@ -538,6 +538,37 @@ def test_undefined_values_are_followed_into_a_product_and_overwritten_by_one():
     assert kinds == ["undefined value"]
 
 
+LARGE_SIZES = """
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <cstdio>
+int main() {
+  const int64_t n = 3;
+  const float a[] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, one = 1, two = 2, zero = 0;
+  float *x, *y, got[9], sum;
+  int64_t largest = 0;
+  cublasHandle_t h;
+  cublasCreate(&h);
+  cudaMalloc(&x, sizeof a), cudaMalloc(&y, sizeof a);
+  int bad = cublasSetMatrix_64(n, n, 4, a, n, x, n) + cublasSetVector_64(9, 4, a, 1, y, 1);
+  bad += cublasIsamax_64(h, 9, x, 1, &largest) + cublasSdot_64(h, 9, x, 1, x, 1, &sum);
+  bad += cublasSgemm_64(h, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, x, n, x, n, &zero, y, n);
+  bad += cublasGemmEx_64(h, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, x, CUDA_R_32F, n, x, CUDA_R_32F, n, &one, y,
+                         CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  bad += cublasSaxpy_64(h, 9, &two, x, 1, y, 1) + cublasGetVector_64(9, 4, y, 1, got, 1);
+  bad += cublasSgemmStridedBatched_64(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, x, 1, 1, x, 1, 1, &zero, y, 1, 1, 9);
+  std::printf("%d %d %g %g %g %g", bad, int(largest), sum, got[0], got[1], got[8]);
+  std::printf(" %d", cublasSaxpy_64(h, 9, nullptr, x, 1, y, 1));
+}
+"""
+
+
+def test_functions_with_sizes_of_64_bits(capfd):
+    report = cudaemu.program(source(LARGE_SIZES, "blas_large_sizes"))
+    assert not report.findings
+    assert capfd.readouterr().out == f"0 9 285 134 160 270 {INVALID_VALUE}"
+
+
 @full
 def test_a_function_that_is_not_there_is_named():
     text = PROGRAM.replace(

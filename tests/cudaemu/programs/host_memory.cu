@@ -30,7 +30,22 @@ int main() {
   CUDA(cudaMemcpyAsync(own.data(), device, n * sizeof(int), cudaMemcpyDefault, 0));
   CUDA(cudaStreamSynchronize(0));
   for (int i = 0; i < n; ++i) MUST(own[i] == 4 * i);
+  CUDA(cudaHostGetDevicePointer(&there, own.data() + 3, 0));  // kernels reach what the host has, in both directions
+  own[5] = 50;
+  twice<<<1, 128>>>(there, there, n - 3);
+  CUDA(cudaDeviceSynchronize());
+  MUST(own[2] == 8 && own[3] == 24 && own[5] == 100 && own[130] == 1040 && own[131] == 524);
+  MUST(cudaHostRegister(own.data() + 1, 4, cudaHostRegisterDefault) == cudaErrorHostMemoryAlreadyRegistered);
   CUDA(cudaHostUnregister(own.data()));
+  MUST(cudaHostUnregister(own.data()) == cudaErrorHostMemoryNotRegistered);
+  MUST(own[3] == 24 && own[n - 1] == 4 * (n - 1));
+  static int variables[n];
+  CUDA(cudaHostRegister(variables, sizeof variables, cudaHostRegisterMapped));
+  CUDA(cudaHostGetDevicePointer(&there, variables, 0));
+  twice<<<4, 128>>>(device, there, n);
+  CUDA(cudaDeviceSynchronize());
+  for (int i = 0; i < n; ++i) MUST(variables[i] == 8 * i);
+  CUDA(cudaHostUnregister(variables));
 
   cudaPointerAttributes what;
   CUDA(cudaPointerGetAttributes(&what, mapped));

@@ -195,6 +195,78 @@ typedef void (*cublasLogCallback)(const char *message);
 #define cublasIcamin cublasIcamin_v2
 #define cublasIzamax cublasIzamax_v2
 #define cublasIzamin cublasIzamin_v2
+#define cublasSaxpy_64 cublasSaxpy_v2_64
+#define cublasDaxpy_64 cublasDaxpy_v2_64
+#define cublasCaxpy_64 cublasCaxpy_v2_64
+#define cublasZaxpy_64 cublasZaxpy_v2_64
+#define cublasScopy_64 cublasScopy_v2_64
+#define cublasDcopy_64 cublasDcopy_v2_64
+#define cublasCcopy_64 cublasCcopy_v2_64
+#define cublasZcopy_64 cublasZcopy_v2_64
+#define cublasSswap_64 cublasSswap_v2_64
+#define cublasDswap_64 cublasDswap_v2_64
+#define cublasCswap_64 cublasCswap_v2_64
+#define cublasZswap_64 cublasZswap_v2_64
+#define cublasSscal_64 cublasSscal_v2_64
+#define cublasDscal_64 cublasDscal_v2_64
+#define cublasCscal_64 cublasCscal_v2_64
+#define cublasZscal_64 cublasZscal_v2_64
+#define cublasSgemv_64 cublasSgemv_v2_64
+#define cublasDgemv_64 cublasDgemv_v2_64
+#define cublasCgemv_64 cublasCgemv_v2_64
+#define cublasZgemv_64 cublasZgemv_v2_64
+#define cublasSgemm_64 cublasSgemm_v2_64
+#define cublasDgemm_64 cublasDgemm_v2_64
+#define cublasCgemm_64 cublasCgemm_v2_64
+#define cublasZgemm_64 cublasZgemm_v2_64
+#define cublasSsyrk_64 cublasSsyrk_v2_64
+#define cublasDsyrk_64 cublasDsyrk_v2_64
+#define cublasCsyrk_64 cublasCsyrk_v2_64
+#define cublasZsyrk_64 cublasZsyrk_v2_64
+#define cublasSsymm_64 cublasSsymm_v2_64
+#define cublasDsymm_64 cublasDsymm_v2_64
+#define cublasCsymm_64 cublasCsymm_v2_64
+#define cublasZsymm_64 cublasZsymm_v2_64
+#define cublasStrsm_64 cublasStrsm_v2_64
+#define cublasDtrsm_64 cublasDtrsm_v2_64
+#define cublasCtrsm_64 cublasCtrsm_v2_64
+#define cublasZtrsm_64 cublasZtrsm_v2_64
+#define cublasStrmm_64 cublasStrmm_v2_64
+#define cublasDtrmm_64 cublasDtrmm_v2_64
+#define cublasCtrmm_64 cublasCtrmm_v2_64
+#define cublasZtrmm_64 cublasZtrmm_v2_64
+#define cublasSdot_64 cublasSdot_v2_64
+#define cublasDdot_64 cublasDdot_v2_64
+#define cublasSnrm2_64 cublasSnrm2_v2_64
+#define cublasDnrm2_64 cublasDnrm2_v2_64
+#define cublasSasum_64 cublasSasum_v2_64
+#define cublasDasum_64 cublasDasum_v2_64
+#define cublasSrot_64 cublasSrot_v2_64
+#define cublasDrot_64 cublasDrot_v2_64
+#define cublasSger_64 cublasSger_v2_64
+#define cublasDger_64 cublasDger_v2_64
+#define cublasCsscal_64 cublasCsscal_v2_64
+#define cublasZdscal_64 cublasZdscal_v2_64
+#define cublasScnrm2_64 cublasScnrm2_v2_64
+#define cublasDznrm2_64 cublasDznrm2_v2_64
+#define cublasScasum_64 cublasScasum_v2_64
+#define cublasDzasum_64 cublasDzasum_v2_64
+#define cublasCdotu_64 cublasCdotu_v2_64
+#define cublasCdotc_64 cublasCdotc_v2_64
+#define cublasZdotu_64 cublasZdotu_v2_64
+#define cublasZdotc_64 cublasZdotc_v2_64
+#define cublasCgeru_64 cublasCgeru_v2_64
+#define cublasCgerc_64 cublasCgerc_v2_64
+#define cublasZgeru_64 cublasZgeru_v2_64
+#define cublasZgerc_64 cublasZgerc_v2_64
+#define cublasIsamax_64 cublasIsamax_v2_64
+#define cublasIsamin_64 cublasIsamin_v2_64
+#define cublasIdamax_64 cublasIdamax_v2_64
+#define cublasIdamin_64 cublasIdamin_v2_64
+#define cublasIcamax_64 cublasIcamax_v2_64
+#define cublasIcamin_64 cublasIcamin_v2_64
+#define cublasIzamax_64 cublasIzamax_v2_64
+#define cublasIzamin_64 cublasIzamin_v2_64
 
 #ifdef __cplusplus
 extern "C" {
@@ -222,121 +294,16 @@ cublasStatus_t cublasLoggerConfigure(int on, int to_stdout, int to_stderr, const
 cublasStatus_t cublasSetLoggerCallback(cublasLogCallback callback);
 cublasStatus_t cublasGetLoggerCallback(cublasLogCallback *callback);
 
-cublasStatus_t cublasSetVector(int n, int size, const void *x, int incx, void *y, int incy);
-cublasStatus_t cublasGetVector(int n, int size, const void *x, int incx, void *y, int incy);
-cublasStatus_t cublasSetMatrix(int rows, int cols, int size, const void *A, int lda, void *B, int ldb);
-cublasStatus_t cublasGetMatrix(int rows, int cols, int size, const void *A, int lda, void *B, int ldb);
-cublasStatus_t cublasSetVectorAsync(int n, int size, const void *x, int incx, void *y, int incy, cudaStream_t stream);
-cublasStatus_t cublasGetVectorAsync(int n, int size, const void *x, int incx, void *y, int incy, cudaStream_t stream);
-cublasStatus_t cublasSetMatrixAsync(
-    int rows, int cols, int size, const void *A, int lda, void *B, int ldb, cudaStream_t stream);
-cublasStatus_t cublasGetMatrixAsync(
-    int rows, int cols, int size, const void *A, int lda, void *B, int ldb, cudaStream_t stream);
-
-// X: the letter of the type T. R and L: the real type that belongs to T, and its letter.
-#define EMULATOR_BLAS(X, T)                                                                                            \
-  cublasStatus_t cublas##X##axpy_v2(cublasHandle_t, int n, const T *alpha, const T *x, int incx, T *y, int incy);      \
-  cublasStatus_t cublas##X##copy_v2(cublasHandle_t, int n, const T *x, int incx, T *y, int incy);                      \
-  cublasStatus_t cublas##X##swap_v2(cublasHandle_t, int n, T *x, int incx, T *y, int incy);                            \
-  cublasStatus_t cublas##X##scal_v2(cublasHandle_t, int n, const T *alpha, T *x, int incx);                            \
-  cublasStatus_t cublas##X##gemv_v2(cublasHandle_t, cublasOperation_t, int m, int n, const T *alpha, const T *A,       \
-                                    int lda, const T *x, int incx, const T *beta, T *y, int incy);                     \
-  cublasStatus_t cublas##X##gemm_v2(                                                                                   \
-      cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const T *alpha, const T *A, int lda,  \
-      const T *B, int ldb, const T *beta, T *C, int ldc);                                                              \
-  cublasStatus_t cublas##X##syrk_v2(cublasHandle_t, cublasFillMode_t, cublasOperation_t, int n, int k, const T *alpha, \
-                                    const T *A, int lda, const T *beta, T *C, int ldc);                                \
-  cublasStatus_t cublas##X##symm_v2(cublasHandle_t, cublasSideMode_t, cublasFillMode_t, int m, int n, const T *alpha,  \
-                                    const T *A, int lda, const T *B, int ldb, const T *beta, T *C, int ldc);           \
-  cublasStatus_t cublas##X##trsm_v2(                                                                                   \
-      cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int m, int n,           \
-      const T *alpha, const T *A, int lda, T *B, int ldb);                                                             \
-  cublasStatus_t cublas##X##trmm_v2(                                                                                   \
-      cublasHandle_t, cublasSideMode_t, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, int m, int n,           \
-      const T *alpha, const T *A, int lda, const T *B, int ldb, T *C, int ldc);                                        \
-  cublasStatus_t cublas##X##geam(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, const T *alpha,   \
-                                 const T *A, int lda, const T *beta, const T *B, int ldb, T *C, int ldc);              \
-  cublasStatus_t cublas##X##dgmm(                                                                                      \
-      cublasHandle_t, cublasSideMode_t, int m, int n, const T *A, int lda, const T *x, int incx, T *C, int ldc);       \
-  EMULATOR_BATCHED(X, T)
-#define EMULATOR_BATCHED(X, T)                                                                                        \
-  cublasStatus_t cublas##X##gemmBatched(                                                                              \
-      cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const T *alpha, const T *const A[],  \
-      int lda, const T *const B[], int ldb, const T *beta, T *const C[], int ldc, int batches);                       \
-  cublasStatus_t cublas##X##gemmStridedBatched(                                                                       \
-      cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const T *alpha, const T *A, int lda, \
-      long long int strideA, const T *B, int ldb, long long int strideB, const T *beta, T *C, int ldc,                \
-      long long int strideC, int batches);
-#define EMULATOR_REAL_BLAS(X, T)                                                                                   \
-  cublasStatus_t cublas##X##dot_v2(cublasHandle_t, int n, const T *x, int incx, const T *y, int incy, T *result);  \
-  cublasStatus_t cublas##X##rot_v2(cublasHandle_t, int n, T *x, int incx, T *y, int incy, const T *c, const T *s); \
-  cublasStatus_t cublas##X##ger_v2(                                                                                \
-      cublasHandle_t, int m, int n, const T *alpha, const T *x, int incx, const T *y, int incy, T *A, int lda);
-#define EMULATOR_COMPLEX_BLAS(X, T, L, R)                                                                          \
-  cublasStatus_t cublas##X##dotu_v2(cublasHandle_t, int n, const T *x, int incx, const T *y, int incy, T *result); \
-  cublasStatus_t cublas##X##dotc_v2(cublasHandle_t, int n, const T *x, int incx, const T *y, int incy, T *result); \
-  cublasStatus_t cublas##X##geru_v2(                                                                               \
-      cublasHandle_t, int m, int n, const T *alpha, const T *x, int incx, const T *y, int incy, T *A, int lda);    \
-  cublasStatus_t cublas##X##gerc_v2(                                                                               \
-      cublasHandle_t, int m, int n, const T *alpha, const T *x, int incx, const T *y, int incy, T *A, int lda);    \
-  cublasStatus_t cublas##X##L##scal_v2(cublasHandle_t, int n, const R *alpha, T *x, int incx);
-// N: the letters of nrm2 and asum, I: that of iamax.
-#define EMULATOR_REDUCTIONS(N, I, T, R)                                                         \
-  cublasStatus_t cublas##N##nrm2_v2(cublasHandle_t, int n, const T *x, int incx, R *result);    \
-  cublasStatus_t cublas##N##asum_v2(cublasHandle_t, int n, const T *x, int incx, R *result);    \
-  cublasStatus_t cublasI##I##amax_v2(cublasHandle_t, int n, const T *x, int incx, int *result); \
-  cublasStatus_t cublasI##I##amin_v2(cublasHandle_t, int n, const T *x, int incx, int *result);
-
-EMULATOR_BLAS(S, float)
-EMULATOR_BLAS(D, double)
-EMULATOR_BLAS(C, cuComplex)
-EMULATOR_BLAS(Z, cuDoubleComplex)
-EMULATOR_BATCHED(H, __half)
-EMULATOR_REAL_BLAS(S, float)
-EMULATOR_REAL_BLAS(D, double)
-EMULATOR_COMPLEX_BLAS(C, cuComplex, s, float)
-EMULATOR_COMPLEX_BLAS(Z, cuDoubleComplex, d, double)
-EMULATOR_REDUCTIONS(S, s, float, float)
-EMULATOR_REDUCTIONS(D, d, double, double)
-EMULATOR_REDUCTIONS(Sc, c, cuComplex, float)
-EMULATOR_REDUCTIONS(Dz, z, cuDoubleComplex, double)
-
-#undef EMULATOR_BLAS
-#undef EMULATOR_BATCHED
-#undef EMULATOR_REAL_BLAS
-#undef EMULATOR_COMPLEX_BLAS
-#undef EMULATOR_REDUCTIONS
-
-cublasStatus_t cublasHgemm(
-    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const __half *alpha,
-    const __half *A, int lda, const __half *B, int ldb, const __half *beta, __half *C, int ldc);
-cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
-                             int k, const float *alpha, const void *A, cudaDataType Atype, int lda, const void *B,
-                             cudaDataType Btype, int ldb, const float *beta, void *C, cudaDataType Ctype, int ldc);
-cublasStatus_t cublasGemmEx(
-    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
-    const void *A, cudaDataType Atype, int lda, const void *B, cudaDataType Btype, int ldb, const void *beta, void *C,
-    cudaDataType Ctype, int ldc, cublasComputeType_t computeType, cublasGemmAlgo_t algo);
-cublasStatus_t cublasGemmBatchedEx(
-    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
-    const void *const Aarray[], cudaDataType Atype, int lda, const void *const Barray[], cudaDataType Btype, int ldb,
-    const void *beta, void *const Carray[], cudaDataType Ctype, int ldc, int batchCount,
-    cublasComputeType_t computeType, cublasGemmAlgo_t algo);
-cublasStatus_t cublasGemmStridedBatchedEx(
-    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const void *alpha,
-    const void *A, cudaDataType Atype, int lda, long long int strideA, const void *B, cudaDataType Btype, int ldb,
-    long long int strideB, const void *beta, void *C, cudaDataType Ctype, int ldc, long long int strideC,
-    int batchCount, cublasComputeType_t computeType, cublasGemmAlgo_t algo);
-cublasStatus_t cublasAxpyEx(
-    cublasHandle_t handle, int n, const void *alpha, cudaDataType alphaType, const void *x, cudaDataType xType,
-    int incx, void *y, cudaDataType yType, int incy, cudaDataType executiontype);
-cublasStatus_t cublasScalEx(cublasHandle_t handle, int n, const void *alpha, cudaDataType alphaType, void *x,
-                            cudaDataType xType, int incx, cudaDataType executionType);
-cublasStatus_t cublasDotEx(
-    cublasHandle_t handle, int n, const void *x, cudaDataType xType, int incx, const void *y, cudaDataType yType,
-    int incy, void *result, cudaDataType resultType, cudaDataType executionType);
-cublasStatus_t cublasNrm2Ex(cublasHandle_t handle, int n, const void *x, cudaDataType xType, int incx, void *result,
-                            cudaDataType resultType, cudaDataType executionType);
+#define EMULATOR_INT int
+#define EMULATOR_NAME(name) name
+#include "cublas_functions.h"
+#undef EMULATOR_INT
+#undef EMULATOR_NAME
+#define EMULATOR_INT int64_t
+#define EMULATOR_NAME(name) name##_64
+#include "cublas_functions.h"
+#undef EMULATOR_INT
+#undef EMULATOR_NAME
 
 #ifdef __cplusplus
 }  // extern "C"
