@@ -130,6 +130,7 @@ const char *cuda_dialect_get_error_name(cudaError_t error) { return cudaGetError
 void cuda_dialect_print_on_error(cudaError_t error) {
   if (error) fprintf(stderr, "%s: %s\n", cudaGetErrorName(error), cudaGetErrorString(error));
 }
+void cuda_dialect_assert_success(cudaError_t error) { cuda_dialect_print_on_error(error); }
 
 // With TVM's calling convention (enable_tvm_ffi) the library is loaded at the first call, and errors are raised by one of
 // TVM's functions, which is passed.
