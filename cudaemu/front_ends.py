@@ -338,11 +338,30 @@ def _cute_runtime(module: ModuleType) -> None:
     before = module._Tensor.__init__
 
     def init(self: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
-        if "torch" in sys.modules and isinstance(tensor, sys.modules["torch"].Tensor):
-            tensor = _devices[0].lend(tensor)
-        before(self, tensor, *args, **kwargs)
+        before(self, _lent(tensor), *args, **kwargs)
 
     module._Tensor.__init__ = init
+
+
+def _cute_tvm(module: ModuleType) -> None:
+    """The same where functions are called by TVM's convention."""
+
+    def lending(before: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return before(self, *map(_lent, args), **{name: _lent(value) for name, value in kwargs.items()})
+
+        return call
+
+    for owner in (module.TVMFFIJitCompiledFunction, module.TVMFFIJitCompiledFunctionWithKwargs):
+        owner.__call__ = lending(owner.__call__)
+
+
+def _lent(value: Any) -> Any:
+    """A tensor of torch as an array of the GPU's, also in a tuple or list; anything else as it is."""
+    if type(value) in (tuple, list):
+        return type(value)(map(_lent, value))
+    is_tensor = "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+    return _devices[0].lend(value) if is_tensor else value
 
 
 def _cute(_module: ModuleType) -> None:
@@ -361,6 +380,7 @@ CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "cuda.bindings._internal.runtime": _bindings_runtime,
     "cutlass.base_dsl.compiler": _cute_compiler,
     "cutlass.cute.runtime": _cute_runtime,
+    "cutlass.cutlass_dsl.tvm_ffi_provider": _cute_tvm,
     "cutlass": _cute,
     "torch": _cute,
 }

@@ -5,6 +5,8 @@ python -m docs.front_ends numba --every 5      # numba-cuda's tests, one in five
 python -m docs.front_ends numba cudapy.test_atomics
 pip install cupy-cuda13x nvidia-cuda-nvrtc
 python -m docs.front_ends pytest test_raw.py   # CuPy's tests/cupy_tests/core_tests/test_raw.py, or other files
+pip install nvidia-cutlass-dsl apache-tvm-ffi torch
+python -m docs.front_ends cute cutlass/examples/python/CuTeDSL     # of NVIDIA/cutlass; tma: with that in their path
 
 A test passes if it says so itself. Findings of the sanitizer are listed apart: some tests have faults.
 """
@@ -15,6 +17,7 @@ import argparse
 import os
 import re
 import signal
+import subprocess
 import sys
 import unittest
 import warnings
@@ -26,6 +29,33 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+_ONCE = "--iterations 1 --warmup_iterations 0"
+CUTE = {  # examples of CuTe DSL, made small
+    "cute/ampere/kernel/elementwise/elementwise_add.py": "--M 64 --N 128",
+    "cute/ampere/kernel/elementwise/elementwise_apply.py": "--M 128 --N 512",
+    "cute/ampere/tutorial/elementwise_add_autotune.py": f"--M 64 --N 128 {_ONCE}",
+    "cute/ampere/kernel/dense_gemm/sgemm.py": f"--mnk 256,128,64 {_ONCE}",
+    "cute/ampere/kernel/dense_gemm/tensorop_gemm.py": "--mnkl 200,264,104,2 --benchmark none",
+    "cute/ampere/kernel/attention/flash_attention_v2.py": (
+        f"--batch_size 1 --seqlen_q 256 --seqlen_k 256 --num_head 2 --is_causal {_ONCE}"
+    ),
+    "cute/ampere/kernel/attention/hstu_attention.py": "--batch_size 1 --seqlen_q 128 --seqlen_kv 128 --num_head 2",
+    "cute/hopper/kernel/attention/fmha.py": "--q_shape 1,256,2,128 --k_shape 1,256,2,128",
+    "cute/hopper/kernel/cta_norm/cta_norm.py": "--M 8 --N 512",
+    "cute/hopper/kernel/dense_gemm/dense_gemm.py": f"--mnkl 256,256,128,1 --cluster_shape_mn 2,1 {_ONCE}",
+    "cute/hopper/kernel/dense_gemm/dense_gemm_persistent.py": f"--mnkl 256,256,128,1 {_ONCE}",
+    "cute/hopper/kernel/dense_gemm/dense_gemm_fp8_2xacc.py": f"--mnkl 256,256,256,1 {_ONCE}",
+    "cute/hopper/kernel/dense_gemm/dense_gemm_fp8_gelu_persistent.py": f"--mnkl 256,256,256,1 {_ONCE}",
+    "cute/hopper/kernel/grouped_gemm/grouped_gemm.py": (
+        f"--num_groups 2 --problem_sizes_mnkl (128,128,128,1),(256,128,64,1) {_ONCE}"
+    ),
+    "cute_ext/ampere/*.py": "",
+    "dsl_tutorials/*.py": "",
+    "experimental/primitives/*.py": "",
+    "experimental/primitives/reduction/*.py": "",
+    "experimental/primitives/tma/*.py": "",
+    "experimental/primitives/tutorial/*.py": "",
+}
 LIMIT = 60  # seconds of processor time for a test
 FOLDERS = ("cudapy", "doc_examples", "cudadrv", "nrt")  # of numba.cuda.tests
 WHY = {  # why a test fails: the first of these that its error has
@@ -147,12 +177,35 @@ def pytest_tests(words: list[str], table: Table) -> None:
     pytest.main([*options, *words], plugins=[_Listener(table)])
 
 
+def cute_examples(root: Path, words: list[str]) -> None:
+    """Each in a process of its own: how it ended, how many launches, and what was found first."""
+    for pattern, arguments in CUTE.items():
+        for file in sorted(root.glob(pattern)):
+            name = str(file.relative_to(root))
+            if words and not any(word in name for word in words):
+                continue
+            command = [sys.executable, "-W", "ignore", "-m", "cudaemu", "python", str(file)]
+            try:
+                done = subprocess.run([*command, *arguments.split()], capture_output=True, text=True, timeout=5 * LIMIT)
+                ended, said = str(done.returncode), done.stderr
+            except subprocess.TimeoutExpired:
+                ended, said = "too slow", ""
+            launches = re.search(r"(\d+) launch", said)
+            found = re.findall(r"^(\w[^\n]*: [^\n]*)\n    at ([^,\n]*)", said, re.MULTILINE)
+            errors = [line for line in said.splitlines() if re.search(r"Error|error:", line)] or [_last(said)]
+            first = f"{found[0][1]}: {found[0][0]}" if found else "" if ended == "0" else errors[-1].strip()
+            print(f"| {name} | {ended} | {launches[1] if launches else 0} | {first[:200]} |", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("front_end", choices=("numba", "pytest"))
+    parser.add_argument("front_end", choices=("numba", "pytest", "cute"))
     parser.add_argument("--every", type=int, default=1, metavar="N", help="run one test in N of each module")
     args, words = parser.parse_known_args()
     table = Table()
+    if args.front_end == "cute":
+        cute_examples(Path(words[0]), words[1:])
+        return 0
     if args.front_end == "numba":
         numba_tests(words, args.every, table)
     else:

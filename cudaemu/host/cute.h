@@ -130,5 +130,32 @@ const char *cuda_dialect_get_error_name(cudaError_t error) { return cudaGetError
 void cuda_dialect_print_on_error(cudaError_t error) {
   if (error) fprintf(stderr, "%s: %s\n", cudaGetErrorName(error), cudaGetErrorString(error));
 }
+void cuda_dialect_assert_success(cudaError_t error) { cuda_dialect_print_on_error(error); }
+
+// With TVM's calling convention (enable_tvm_ffi) the library is loaded at the first call, and errors are raised by one of
+// TVM's functions, which is passed.
+int cuda_dialect_init_library_once(
+    cudaLibrary_t *library, cudaError_t (*init)(cudaLibrary_t *), cudaError_t (*load)(cudaLibrary_t *, int),
+    void (*raise)(const char *, const char *)) {
+  static std::mutex loading;
+  std::lock_guard lock(loading);
+  if (*library) return 0;
+  cudaError_t error = init(library);
+  if (!error) error = load(library, 0);
+  if (error) raise("CUDADialectError", format("CUDA Error Code: %d", int(error)).c_str());
+  return error;
+}
+void cuda_dialect_unload_library_once(cudaLibrary_t *library) {
+  if (*library) cudaLibraryUnload(*library);
+  *library = nullptr;
+}
+void CuteDSLRT_TVMFFISetRaisedCudaError(void (*raise)(const char *, const char **, int), int error) {
+  const std::string message = format("CUDA Error Code: %d", error);
+  const char *part = message.c_str();
+  raise("CUDADialectError", &part, 1);
+}
+void CuteDSLRT_TVMFFISetRaisedCudaLaunchError(void (*raise)(const char *, const char **, int)) {
+  CuteDSLRT_TVMFFISetRaisedCudaError(raise, cudaErrorInvalidConfiguration);
+}
 
 }  // extern "C"

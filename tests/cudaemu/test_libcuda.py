@@ -233,3 +233,51 @@ def test_a_runtime_in_an_extension_goes_on_in_the_stand_in(tmp_path):
         """,
     )
     assert done.stdout.split() == ["-100", "1"], done.stderr
+
+
+MAP = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry corner(.param .align 64 .b8 map[128], .param .u64 out) {
+  .reg .b64 %rd<4>; .reg .b32 %r<8>; .reg .pred %p;
+  .shared .align 128 .b8 tile[256]; .shared .align 8 .b64 full;
+  ld.param.u64 %rd1, [out]; mov.b64 %rd2, map; cvta.param.u64 %rd2, %rd2;
+  mov.u32 %r1, tile; mov.u32 %r2, full; mov.u32 %r3, 4; mov.u32 %r4, 2;
+  mbarrier.init.shared.b64 [%r2], 1; fence.mbarrier_init.release.cluster;
+  mbarrier.arrive.expect_tx.shared.b64 %rd3, [%r2], 64;
+  cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd2, {%r3, %r4}], [%r2];
+wait: mbarrier.try_wait.parity.shared.b64 %p, [%r2], 0; @!%p bra wait;
+  ld.shared.u32 %r5, [%r1 + 36]; st.global.u32 [%rd1], %r5; ret;
+}
+"""
+
+
+def test_a_tensor_map_as_cute_dsl_makes_it(tmp_path):
+    """Its host code writes the hardware's own words, here of 16 rows of 8 numbers, boxes of 2 rows of 8."""
+    done = run(
+        tmp_path,
+        f"""
+        PTX = {MAP!r}.encode()
+        call("cuModuleLoadData", byref(module), c_char_p(PTX))
+        call("cuModuleGetFunction", byref(kernel), module, b"corner")
+        x, y = c_uint64(), c_uint64()
+        call("cuMemAlloc_v2", byref(x), 512); call("cuMemAlloc_v2", byref(y), 4)
+        numbers = (c_uint32 * 128)(*range(128))
+        call("cuMemcpyHtoD_v2", x, numbers, 512)
+        FLOAT32, PITCH = 7, 32
+        words = (c_uint64 * 16)(
+            x.value, 1 << 18 | FLOAT32 << 7 | 1 << 4 | 2 | PITCH // 16 << 32, 0, 0, 7 | 15 << 32, 0, 7 << 56, 1
+        )
+        before = bytes(words)
+        both = (c_void_p * 2)(addressof(words), addressof(y))
+        assert cuda._cudaLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, both, c_size_t(0), None) == 0
+        assert cuda._cudaDeviceSynchronize() == 0 and bytes(words) == before
+        found = c_uint32()
+        call("cuMemcpyDtoH_v2", byref(found), y, 4)
+        print(found.value)
+        """,
+        "--arch",
+        "9.0",
+    )
+    assert done.returncode == 0 and done.stdout == "29\n", done.stderr  # row 3, column 5
