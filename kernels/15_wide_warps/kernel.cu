@@ -49,8 +49,8 @@ constexpr int MMA_K = 16;   // depth of a tensor instruction
 
 constexpr int BLOCK_Q = WARPS * WARP_Q;  // queries per block
 constexpr int THREADS = WARPS * 32;
-constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64);  // registers are limited so that they fit
-constexpr int AHEAD = BUFFERS - 1;                                        // tiles in flight while one is multiplied
+constexpr int BLOCKS_PER_SM = (WARP_Q == 16 ? 3 : 2) + (HEAD_DIM == 64 ? 1 : 0);  // that registers are limited for
+constexpr int AHEAD = BUFFERS - 1;  // tiles in flight while one is multiplied
 constexpr int TILES_Q = WARP_Q / MMA_M;
 constexpr int TILES_KV = BLOCK_KV / MMA_N;
 constexpr int TILES_D = HEAD_DIM / MMA_N;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
 #pragma unroll
   for (int tile = 0; tile < AHEAD; ++tile) copy_kv(tile);
 
-  float o[TILES_Q][TILES_D][4] = {};  // 32 × HEAD_DIM of O per warp, in mma's layout
+  float o[TILES_Q][TILES_D][4] = {};  // WARP_Q × HEAD_DIM of O per warp, in mma's layout
   float row_max[TILES_Q][2];          // m of this lane's rows, in 0-7 and in 8-15 of each mma tile, or up to 8 less
   float row_sum[TILES_Q][2] = {};     // l of these rows, but only the keys that this lane has seen
 #pragma unroll
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
   for (int tile = 0; tile < kv_tiles; tile += 2) {
     // 3. S = Q · Kᵀ: this warp's queries, all keys.
     const auto &K_tile = next_kv(tile);
-    float s[TILES_Q][TILES_KV][4] = {};  // 32 × 64 of S per warp, in mma's layout
+    float s[TILES_Q][TILES_KV][4] = {};  // WARP_Q × 64 of S per warp, in mma's layout
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; d += MMA_K) {
       unsigned q[TILES_Q][4];
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attention_kernel(
 
     // 4. Online softmax, of rows that lie in a quad. Any m serves that is at most 8 below the maximum: the weights stay
     // below 2^8, and m cancels in O / l.
-    unsigned p[TILES_Q][BLOCK_KV / MMA_K][4];  // 32 × 64 of P per warp, as mma wants its first operand
+    unsigned p[TILES_Q][BLOCK_KV / MMA_K][4];  // WARP_Q × 64 of P per warp, as mma wants its first operand
     float largest[TILES_Q][2];                 // of the scores that this lane holds, scaled
     bool grown = false;
 #pragma unroll

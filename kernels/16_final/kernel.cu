@@ -200,12 +200,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     cp_async_wait<0>();  // each thread waits for its own copies of this tile, then everybody for everybody's: it is
     __syncthreads();     // complete, and the one before, whose place the next one takes, has been read by all
     const unsigned buffer = tile % 2 * TILE_BYTES, other = TILE_BYTES - buffer;
-    unsigned p[TILES_Q][DEPTH_KV][4];  // 32 × 64 of P per warp, as mma wants its first operand
+    unsigned p[TILES_Q][DEPTH_KV][4];  // WARP_Q × 64 of P per warp, as mma wants its first operand
     if (tile + 1 < kv_tiles) copy_tile(shared_address(tiles.K) + other, keys, arguments.k.row, tile + 1);
 
     // 3. S = Q · Kᵀ: this warp's queries, all keys; and the weights of these scores.
     if (tile < seen_tiles) {
-      float s[TILES_Q][TILES_KV][4] = {};  // 32 × 64 of S per warp, in mma's layout
+      float s[TILES_Q][TILES_KV][4] = {};  // WARP_Q × 64 of S per warp, in mma's layout
 #pragma unroll
       for (int d = 0; d < HEAD_DIM; d += MMA_K) {
         unsigned q[TILES_Q][4];
@@ -299,10 +299,10 @@ __global__ void __launch_bounds__(HEAD_DIM) combine_kernel(const __grid_constant
     float lse[AT_ONCE], share_o[AT_ONCE], new_max = largest;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      const size_t place = (first + i) * rows + row;
+      const size_t share = (first + i) * rows + row;
       const bool there = first + i < arguments.splits;
-      lse[i] = there ? arguments.partial_LSE[place] : -INFINITY;
-      share_o[i] = there ? arguments.partial_O[place * HEAD_DIM + col] : 0;
+      lse[i] = there ? arguments.partial_LSE[share] : -INFINITY;
+      share_o[i] = there ? arguments.partial_O[share * HEAD_DIM + col] : 0;
       new_max = fmaxf(new_max, lse[i]);
     }
     const float correction = exp2_approx(largest - new_max);
