@@ -110,8 +110,8 @@ def test_the_document_lists_these_differences():
 # Attributes (cudaDeviceAttr) of the GPU that was asked and of the machine it is in: its clocks, ECC, PCI addresses,
 # width of its memory, copy engines.
 OF_THAT_GPU = {13, 32, 34, 36, 37, 40}
-# What the emulated device says that it has not, as docs/emulator.md does: cubemaps and mipmaps, registered host memory in
-# kernels by its own address, and memory and streams as only the driver's own interface (cuMem..., cuStream...) uses them.
+# What the emulated device says that it has not, as docs/emulator.md does: cubemaps and mipmaps, registered host memory
+# in kernels by its own address, memory and streams as only the driver's interface (cuMem..., cuStream...) uses them.
 TEXTURES = {52, 53, 54, 66, 67, 68, 73, 74, 77}
 NOT_HERE = {*TEXTURES, 44, 91, 96, 102, 103, 107, 108, 109, 110, 112, 113, 114, 116, 117, 118, 119, 121}
 
