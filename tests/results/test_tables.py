@@ -283,6 +283,7 @@ def test_every_table_can_be_made_of_recorded_runs(record):
         "fused": [],
         "triton": ["product"],
         "scores": ["fp16", "128"],
+        "fp8": [],
         "beside": ["01_naive", "slower", "a", "slower", "copy"],
         "ladder": ["gemm", "fp16"],
         "spread": ["01_naive", "fp16", "4096"],
