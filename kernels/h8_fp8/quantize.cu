@@ -5,6 +5,9 @@
 // Idea      scale_kernel looks for the scales of V, raise_kernel for those that are too far below the head's largest,
 //           and quantize_kernel does the rest: Q and K are rotated, their scales are found, and everything is rounded.
 //           V is transposed, and its keys are in P's order.
+//           Rotation: rounding errs by a share of each number, so a score in which outliers meet is the most wrong. Q
+//           and K are multiplied by the same Hadamard matrix, after random signs: Q · Kᵀ stays, and an outlier is
+//           shared out over its row. (Scales, rotation, order of V's keys: Shah et al., "FlashAttention-3", 2024.)
 // Thread map   Lane L has COLUMNS columns, from L * COLUMNS on, of its warp's 8 rows: two times the four keys that
 //              neighbour one another in V.
 // Limits       HEAD_DIM 64 or 128; N a multiple of 128.
