@@ -110,6 +110,10 @@ class Memory:
         """`size` bytes at an address of global memory."""
         return f"{count(size)} at 0x{address:x}, {self.nearest(address, size)}"
 
+    def of_the_host(self, address: int) -> bool:
+        """Whether the program's host code may write there, too."""
+        return False
+
     @staticmethod
     def past(address: int, size: int, end: int) -> str:
         """How many of them are past the end of the allocation in which they begin."""
@@ -165,6 +169,8 @@ def _waiting(f: Violation, at: Memory) -> str:
         f"a loop waits here for another value{what} that no thread will write: all other threads wait too, or have "
         "ended"
     )
+    if f.address and at.of_the_host(f.address):
+        message += "; what the host writes during a launch comes too late here, because a launch ends before it returns"
     if f.size:
         message += f"; {f.size} blocks have not begun, because the GPU cannot hold that many at a time"
     return message

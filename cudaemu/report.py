@@ -376,6 +376,10 @@ class _Memory(findings.Memory):
         outside = where[0].isdigit() or where.startswith("just ")  # "8 bytes past the end of C"
         return f"{findings.count(size)}{', ' if outside else ' at '}{where}{past}"
 
+    def of_the_host(self, address: int) -> bool:
+        found = self.arena.find(address)
+        return found is not None and found.mapped
+
     def variable(self, name: str, start: int, size: int, offset: int) -> str:
         plain = readable(name)
         if plain.startswith("element ") and offset == start:

@@ -303,6 +303,23 @@ def test_a_deadlock_says_who_waits_where():
     assert barrier.line == spin.line + 1
 
 
+WAITS_FOR_THE_HOST = """
+__global__ void wait(const volatile int *flag) { while (*flag == 0); }
+int main() {
+  int *flag;
+  cudaMallocHost(&flag, 4);
+  *flag = 0;
+  wait<<<1, 1>>>(flag);
+  *flag = 1;
+}
+"""
+
+
+def test_a_kernel_that_waits_for_the_host_is_told_why_it_cannot():
+    (found,) = cudaemu.program(sources.source(WAITS_FOR_THE_HOST, "waits_for_the_host")).findings
+    assert found.kind == "deadlock" and "what the host writes during a launch comes too late here" in found.message
+
+
 def test_a_loop_that_counts_through_all_numbers_is_stopped():
     started = time.process_time()
     result = launch(
