@@ -66,6 +66,7 @@ def pytest_collection_finish() -> None:
     """What is there now, torch above all, stays: the collector, which comes often where PTX is read, leaves it out."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

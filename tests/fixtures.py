@@ -24,6 +24,7 @@ from common.dtypes import torch_dtype
 from common.measure import ceiling, contest, nvml, timing
 from common.problem import Problem
 from common.stage import KERNELS, Kernel, Stage
+from cudaemu.calls import compiled_once
 from tests.cudaemu.sources import source
 
 # There is a process of the tests for each core: more threads of torch, which wait for each other in a loop, use it up.
@@ -42,6 +43,13 @@ def place_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         fcntl.flock(door, fcntl.LOCK_EX)  # who waits for the room to be empty lets nobody else in
         fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
+        yield
+
+
+@pytest.fixture
+def compiled_once_per_test() -> Iterator[None]:
+    """For tests with many launches of a source that does not change meanwhile."""
+    with compiled_once():
         yield
 
 

@@ -13,6 +13,7 @@ import kernels
 from common import accuracy
 from common.accuracy import Accuracy, Instance
 from common.stage import Kernel
+from cudaemu import calls
 from cudaemu.errors import CheckFailed, UserError
 
 NAIVE = kernels.load(1)
@@ -339,3 +340,13 @@ def test_where_no_element_stands_out_those_furthest_off_are_shown():
         accuracy.verify(kernel, instance, (c,))
     lines = str(failure.value).splitlines()
     assert lines[1].endswith("; none stands out") and len(lines) == 3 + accuracy.SHOWN
+
+
+def test_a_check_compiles_once_however_many_launches_it_has(monkeypatch):
+    kernel, compiled = kernels.load("16").kernel(), []
+    real = calls.compile_host
+    monkeypatch.setattr(calls, "compile_host", lambda *given, **named: compiled.append(given) or real(*given, **named))
+    shape = (1, 1, 1, 3, 200, 128)
+    assert len(kernel.other_launches(accuracy.make(kernel, shape).inputs)) > 0
+    for count in (1, 2):  # the next check looks at the source again
+        assert accuracy.check(kernel, shape, "emulator").ok and len(compiled) == count

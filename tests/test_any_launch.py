@@ -22,6 +22,7 @@ from common.stage import Kernel, Stage
 STAGES = [each for stage in course.everything() for each in (stage, *stage.besides)]
 FINAL, FLASH = kernels.load("16"), kernels.load("h7")
 Edited = Callable[..., Path]
+pytestmark = pytest.mark.usefixtures("compiled_once_per_test")
 
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: f"{stage.name} {stage.problem}")
 
