@@ -153,8 +153,6 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 
   // 3. The consumers.
   setmaxnreg_inc<240>();
-  const auto K_rows = descriptor_of_rows<HEAD_DIM>(shared_address(shared.K)),
-             V_rows = descriptor_of_rows<KEYS>(shared_address(shared.V));
   const int warp_row = warp * WARP_M;  // of this warp's 16 queries, in the block's tile
   const auto wait_for = [&](auto &full, unsigned at) {
     mbarrier_wait(shared_address(&full[at % STAGES]), at / STAGES % 2);
@@ -183,7 +181,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
 
     // S = Q · Kᵀ: this warpgroup's queries, all keys. 32 columns are 32 bytes on, in a row.
     const auto start_scores = [&](unsigned at) {
-      const auto k = K_rows + at % STAGES * (sizeof(shared.K[0]) / 16);
+      const auto k = descriptor_of_rows<HEAD_DIM>(shared_address(shared.K[at % STAGES]));
 #pragma unroll
       for (int d = 0; d < HEAD_DIM; d += WGMMA_K) wgmma_fp8<KEYS>(s, q[d / WGMMA_K], k + d / 16, d > 0);
       wgmma_commit();
@@ -192,7 +190,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     // O += P · V: this warpgroup's queries, all columns. 32 keys are 32 bytes on, in a row of Vᵀ. And the sums of P's
     // rows: numerator and denominator of O have the same rounded weights.
     const auto start_values = [&](const Weights &p, unsigned at) {
-      const auto v = V_rows + at % STAGES * (sizeof(shared.V[0]) / 16);
+      const auto v = descriptor_of_rows<KEYS>(shared_address(shared.V[at % STAGES]));
 #pragma unroll
       for (int key = 0; key < KEYS; key += WGMMA_K) wgmma_fp8<HEAD_DIM + ONES>(o, p[key / WGMMA_K], v + key / 16, true);
       wgmma_commit();
@@ -269,12 +267,12 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(
     // A tile: its scores and the values of the one before are started together; then the scores are weighed.
     const auto step = [&](int tile, const Weights &p_before, Weights &p) {
       const unsigned at = position + tile;
+      read_scales(min(tile + 1, tiles - 1));
       wait_for(shared.full_K, at);
       wgmma_fence();
       start_scores(at);
       wait_for(shared.full_V, at - 1);
       start_values(p_before, at - 1);
-      read_scales(min(tile + 1, tiles - 1));
       wgmma_wait<1>(s);  // the scores are there
       give_back(shared.empty_K, at);
       weigh(p, false);
