@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable
 
 import pytest
 
+from common.measure.any_scores import OURS
 from common.results import runs
 from common.results.bound import Bound, Bounds
 from common.results.measured import flight_table
@@ -307,7 +309,7 @@ def _readme():
 def _attention_on_hopper():
     for library in ("cuDNN", "FA-CuTe"):
         times = [each for d in (128, 64) for each in _slower_than_h7(library, d)]
-        yield f"{library} takes" if library == "cuDNN" else f"{library} {min(times):.2f} to {max(times):.2f} times"
+        yield f"{library} {'takes ' * (library == 'cuDNN')}{min(times):.2f} to {max(times):.2f} times"
     wide, narrow = _shares(128), _shares(64)
     yield f"D = 128 it is {wide[0]:.2f} times as fast"
     yield f"and {wide[1]:.2f} times at least; at D = 64 {narrow[0]:.2f} times, and {narrow[1]:.2f} at least"
