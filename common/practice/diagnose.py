@@ -178,7 +178,7 @@ CASES = (
          more="the latter has clusters and other tiles as well"),
     Case("registers", "variants-15-128", "4096", f"{_15} WARP_Q=16", _15,
          f"{ATTENTION}. A warp has 16 queries, and reads all of K and V from shared memory for them. "),
-    Case("registers", "variants-16-128", "16384", f"{_16} MAX_WARP_Q=16", _16,
+    Case("registers", "tried-16-128", "16384", f"{_16} MAX_WARP_Q=16", _16,
          f"{ATTENTION}. A warp has 16 queries, and reads all of K and V from shared memory for them. "),
     Case("registers", "variants-15-128", "4096", _13, _15, ATTENTION, "profile-attention-128",
          more="the rescaling of O is skipped where the maximum stays; alone that is the case of LAZY_RESCALE"),
