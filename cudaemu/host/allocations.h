@@ -29,6 +29,7 @@ auto &host_flags() {
 }
 
 cudaError_t release(void *address, bool pinned, const char *call) {
+  if (sticky) return last_error;  // the address may be an old one: what was to give another has failed, too
   host_flags().erase(address);
   in_flight = nullptr;
   if (!address) return cudaSuccess;

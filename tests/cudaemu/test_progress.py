@@ -303,6 +303,26 @@ def test_a_deadlock_says_who_waits_where():
     assert barrier.line == spin.line + 1
 
 
+FREES_AFTER_A_FAULT = """
+__global__ void past_the_end(int *p) { p[8] = 1; }
+int main() {
+  int *p;
+  cudaMalloc(&p, 32);
+  cudaFree(p);
+  int *again = p;
+  cudaMalloc(&p, 32);
+  past_the_end<<<1, 1>>>(p);
+  cudaDeviceSynchronize();
+  return cudaMalloc(&again, 32) != cudaErrorIllegalAddress || cudaFree(again) != cudaErrorIllegalAddress;
+}
+"""
+
+
+def test_after_a_fault_nothing_is_freed_and_no_double_free_reported():
+    report = cudaemu.program(sources.source(FREES_AFTER_A_FAULT, "frees_after_a_fault"))
+    assert [found.kind for found in report.findings] == ["out of bounds global"]
+
+
 WAITS_FOR_THE_HOST = """
 __global__ void wait(const volatile int *flag) { while (*flag == 0); }
 int main() {
