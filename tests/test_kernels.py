@@ -195,25 +195,15 @@ def test_an_instance_whose_loop_no_check_runs_is_told():
     assert loop in one_tile.lines | tiles.lines
 
 
-def shapes(kernel: Kernel, first: bool) -> list[tuple[int, ...]]:
-    """All test shapes in the `first` dtype and in the first variant of the others; else what is ragged along one axis
-    is left out where another shape is so along all of them."""
-    found = kernel.test_shapes()
-    if not first and kernel.changed and "ragged in M, N, K" in found:
-        found = {why: shape for why, shape in found.items() if why not in ("ragged in M", "ragged in N", "ragged in K")}
-    return list(found.values())
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
     "stage, dtype",
     [pytest.param(each, dtype, id=f"{each.name} {each.file} {dtype}") for each in SOURCES for dtype in each.dtypes],
 )
 def test_kernels_are_right_and_keep_the_rules_and_no_line_is_left_out(stage: Stage, dtype: str):
-    """Every variant, at every test shape (but see `shapes`); each line that has code in one of them is executed in one
-    of them. And in the first dtype each instance of a kernel, of each variant that it is launched in, executes all of
-    its own code, the helpers wherever they were inlined: in the producer as in the consumers, in the loop as before
-    it."""
+    """Every variant, at every test shape; each line that has code in one of them is executed in one of them. And in the
+    first dtype each instance of a kernel, of each variant that it is launched in, executes all of its own code, the
+    helpers wherever they were inlined: in the producer as in the consumers, in the loop as before it."""
     batch = stage.kernels([dtype])
     results, left_out = [], {}
     for kernel in batch:
@@ -222,7 +212,7 @@ def test_kernels_are_right_and_keep_the_rules_and_no_line_is_left_out(stage: Sta
         deep += ["summit"] if first and stage.name == "16_final" else []  # where m is more than 2^24
         found = [
             accuracy.check(kernel, shape, "emulator", pattern=pattern, counters=True)
-            for shape in shapes(kernel, first)
+            for shape in kernel.test_shapes().values()
             for pattern in ("normal", *deep)
         ]
         results += found

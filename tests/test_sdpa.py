@@ -215,8 +215,7 @@ def test_a_check_sees_heads_packed_that_have_too_many_queries_for_it(edited):
 @pytest.mark.parametrize("half", [0, 1])
 def test_a_check_sees_a_vote_that_asks_half_of_the_rows(edited, half):
     stage = kernels.load("h7")
-    both = "fmaxf(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]) <= MOST"
-    one = f"sums[0][{half}] + sums[1][{half}] <= MOST"
+    both, one = "fmaxf(above[0], above[1]) > MOST", f"above[{half}] > MOST"
     kernel = stage.kernel("fp16", {"HEAD_DIM": 64}, edited(stage, (both, one)))
     assert not accuracy.check(kernel, (2, 4, 2, 100, 200, 64), "emulator", pattern="apart").ok
 
