@@ -234,7 +234,7 @@ UNUSUAL = (
     ("const float scale_log2 = scale * LOG2_E;", "const float scale_log2 = 0.08838834764f * LOG2_E;"),
     ("(scale_log2 > 0 &&", "(scale > 0 && scale_log2 > 0 &&"),
     ("+ query * strides.row;", "+ query * (packed == 1 ? strides.row : HEAD_DIM);"),
-    ("row_offset(arguments.o, batch, head, query, 1) + lane * COLUMNS", "(size_t)row * HEAD_DIM + lane * COLUMNS"),
+    ("row_offset(arguments.o, batch, head, query, 1) + col", "(size_t)row * HEAD_DIM + col"),
     ("    sum *= correction;\n", ""),
 )
 

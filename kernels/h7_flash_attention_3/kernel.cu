@@ -79,9 +79,7 @@ constexpr long long SECTION_BYTES = 40 << 20;   // of K and V: two thirds of the
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr float LOWEST = -3.4028235e38f;  // an m to begin with: finite, so that scores of -inf weigh 2^-inf = 0
 
-// In log2 units: a new m is ROOM above the largest score, so that weights begin at 2^-ROOM, and they may grow to 2^MOST
-// before m moves again. fp16 ends at 2^16, and loses bits below 2^-14.
-constexpr float ROOM = LAZY_RESCALE ? 3 : 0, MOST = 13;
+constexpr float MOST = 15;        // as a power of two: what a weight may grow to before m moves; fp16 ends at 2^16
 constexpr float FUSED = 1 << 20;  // up to such an m, a product with the scale may stay unrounded in an FMA: see `weigh`
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
@@ -529,8 +527,8 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 
     // Online softmax, of rows that lie in a quad: scores become weights, and two tiles of weights side by side are a
     // fragment of P. A key that a query does not see has none. m cancels in O / l, so any serves that leaves no weight
-    // too large or too small (the conditional rescaling of FlashAttention-4): it moves after the first tile, and when a
-    // score is more than MOST above it.
+    // too large (the conditional rescaling of FlashAttention-4): it moves after the first tile, and when a score is more
+    // than MOST above it. It is never above the maximum, so small weights lose no more bits than torch's.
     const auto weigh = [&](int tile, Weights &p, bool first) {
       const int from = first_key(work, tile, splits);
       const int whole_keys = CAUSAL ? min(arguments.n_kv, warp_row / packed + 1) : arguments.n_kv;  // that all rows see
@@ -575,7 +573,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
       if (moved) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float new_m = fmaxf(m[half_tile], quad_max(__fmul_rn(largest[half_tile], scale)) + ROOM);
+          const float new_m = fmaxf(m[half_tile], quad_max(__fmul_rn(largest[half_tile], scale)));
           correction[half_tile] = exp2_approx(m[half_tile] - new_m);  // at first 0, or 1 if all are -inf
           m[half_tile] = new_m;
           row_sum[0][half_tile] *= correction[half_tile];
