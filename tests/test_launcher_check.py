@@ -252,7 +252,7 @@ def test_what_only_unusual_calls_show(edited: Edited):
         (shape, each) for shape in (small, packed, wide) for each in spec.patterns_at(shape, none, kernel.variants)
     ]
     results = {each: accuracy.check(kernel, each[0], "emulator", pattern=each[1]) for each in tried}
-    assert [each for each in tried if results[each].ok] == [(packed, "normal"), (wide, "normal")]
+    assert [each for each in tried if results[each].ok] == [(packed, "normal")]
     assert "half of Q at twice the scale: wrong result" in results[small, "normal"].report
     assert (packed, "strided") in tried and (wide, "rising") in tried
 

@@ -547,18 +547,6 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
         }
       }
 
-      // Where m is so large that the rounding of its product matters, each score is rounded like it.
-      float scale = arguments.scale_log2;
-      const auto round_products = [&] {
-#pragma unroll
-        for (int n = 0; n < TILES_KV; ++n) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], scale);
-        }
-        scale = 1;
-      };
-      if (large) round_products();
-
       float largest[2], above[2];  // of this lane's scores; and how far above m
 #pragma unroll
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
@@ -566,23 +554,30 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 #pragma unroll
         for (int n = 1; n < TILES_KV; ++n)
           largest[half_tile] = fmaxf(largest[half_tile], fmaxf(s[n][half_tile * 2], s[n][half_tile * 2 + 1]));
-        above[half_tile] = fmaf(largest[half_tile], scale, -m[half_tile]);
+        above[half_tile] = fmaf(largest[half_tile], arguments.scale_log2, -m[half_tile]);
       }
       // A vote: all lanes of the warp take the same branch.
       moved = first || !LAZY_RESCALE || __any_sync(~0u, fmaxf(above[0], above[1]) > MOST);
       if (moved) {
 #pragma unroll
         for (int half_tile = 0; half_tile < 2; ++half_tile) {
-          const float new_m = fmaxf(m[half_tile], quad_max(__fmul_rn(largest[half_tile], scale)));
+          const float new_m = fmaxf(m[half_tile], quad_max(__fmul_rn(largest[half_tile], arguments.scale_log2)));
           correction[half_tile] = exp2_approx(m[half_tile] - new_m);  // at first 0, or 1 if all are -inf
           m[half_tile] = new_m;
           row_sum[0][half_tile] *= correction[half_tile];
           row_sum[1][half_tile] *= correction[half_tile];
         }
-        if (!large && __any_sync(~0u, fmaxf(fabsf(m[0]), fabsf(m[1])) > FUSED)) {
-          large = true;
-          round_products();
+        large = __any_sync(~0u, fmaxf(fabsf(m[0]), fabsf(m[1])) > FUSED);
+      }
+      // Where m is so large that the rounding of its product matters, each score is rounded like it.
+      float scale = arguments.scale_log2;
+      if (large) {
+#pragma unroll
+        for (int n = 0; n < TILES_KV; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], scale);
         }
+        scale = 1;
       }
 
       float sums[2][2] = {};  // of this lane's weights of its two rows, in two chains
