@@ -527,8 +527,8 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * 128, 1) attention_kernel(
 
     // Online softmax, of rows that lie in a quad: scores become weights, and two tiles of weights side by side are a
     // fragment of P. A key that a query does not see has none. m cancels in O / l, so any serves that leaves no weight
-    // too large (the conditional rescaling of FlashAttention-4): it moves after the first tile, and when a score is more
-    // than MOST above it. It is never above the maximum, so small weights lose no more bits than torch's.
+    // too large (the conditional rescaling of FlashAttention-4): it moves after the first tile, and when a score is
+    // more than MOST above it. It is never above the maximum, so small weights lose no more bits than torch's.
     const auto weigh = [&](int tile, Weights &p, bool first) {
       const int from = first_key(work, tile, splits);
       const int whole_keys = CAUSAL ? min(arguments.n_kv, warp_row / packed + 1) : arguments.n_kv;  // that all rows see
