@@ -77,8 +77,7 @@ class Stage:
     file: str = MAIN  # its source, in the directory
     besides: tuple[Stage, ...] = ()  # other kernels of the same folder, with launchers of their own: tested as well
     function: str = ""  # what programs call instead of the stage: kernels.<function>
-    recorded_as: str = ""  # the stage that it was, with these variants, when runs of it were recorded: a kernel of the
-    # library
+    recorded_as: str = ""  # of the library's: the stage that it was, with these variants, when its runs were recorded
     _kernels: dict[Kind, tuple[Kernel, Launcher | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -103,21 +103,9 @@ def measure(kind: str, size: int, dtype: str, head_dim: int, causal: int) -> lis
     contenders = [timing.Contender(name, call, timing.estimate(call)) for name, call in calls.items()]
     timing.interleave(contenders, ROUNDS, ROUND_MS)
     flop = 4 * math.prod(shape) * size / (1 + causal)
-    return [
-        {
-            "scores": kind,
-            "name": each.label,
-            "dtype": dtype,
-            "head_dim": head_dim,
-            "causal": causal,
-            "size": size,
-            "error": off[each.label],
-            "ms": (ms := timing.summary(each.samples)),
-            "tflops": flop / ms["median"] / 1e9,
-            "clock": timing.clock(each.rounds),
-        }
-        for each in contenders
-    ]
+    case = {"scores": kind, "dtype": dtype, "head_dim": head_dim, "causal": causal, "size": size}
+    rows = [{**case, "error": off[each.label], **each.row} for each in contenders]
+    return [{**row, "tflops": flop / row["ms"]["median"] / 1e9} for row in rows]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

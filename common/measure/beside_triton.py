@@ -79,16 +79,7 @@ def measure(problem: str, size: int, calls: Calls) -> list[Row]:
             raise UserError(f"{name}, {problem} {size}: off by {off:.1e} of the norm, {NEAR:.1e} is allowed")
     contenders = [timing.Contender(name, call, timing.estimate(call)) for name, call in calls.items()]
     timing.interleave(contenders)
-    return [
-        {
-            "problem": problem,
-            "name": each.label,
-            "size": size,
-            "ms": timing.summary(each.samples),
-            "clock": timing.clock(each.rounds),
-        }
-        for each in contenders
-    ]
+    return [{"problem": problem, "size": size, **each.row} for each in contenders]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

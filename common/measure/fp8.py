@@ -70,17 +70,7 @@ def measure(n: int, head_dim: int) -> list[Row]:
     contenders = [timing.Contender(name, call, timing.estimate(call)) for name, call in calls.items()]
     timing.interleave(contenders)
     flops = stage.spec.flops(shape, {})
-    return [
-        {
-            "name": each.label,
-            "size": n,
-            "head_dim": head_dim,
-            "flops": flops,
-            "ms": timing.summary(each.samples),
-            "clock": timing.clock(each.rounds),
-        }
-        for each in contenders
-    ]
+    return [{"size": n, "head_dim": head_dim, "flops": flops, **each.row} for each in contenders]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -62,10 +62,7 @@ def measure(size: int, second: Callable[..., Tensor]) -> list[Row]:
             raise UserError(f"{name}, {size}: off by {off:.1e} of the norm, {NEAR:.1e} is allowed")
     contenders = [timing.Contender(name, call, timing.estimate(call)) for name, (call, _) in made.items()]
     timing.interleave(contenders)
-    return [
-        {"name": each.label, "size": size, "ms": timing.summary(each.samples), "clock": timing.clock(each.rounds)}
-        for each in contenders
-    ]
+    return [{"size": size, **each.row} for each in contenders]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

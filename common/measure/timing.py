@@ -50,6 +50,11 @@ class Contender:
         """Times of single runs, in ms."""
         return [ms for each in self.rounds for ms in each.ms]
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """What a recorded run says of it: its name, times and clock."""
+        return {"name": self.label, "ms": summary(self.samples), "clock": clock(self.rounds)}
+
 
 def summary(samples: Sequence[float]) -> dict[str, float]:
     """{"median", "p20", "p80", "n"} of times in ms; percentiles are interpolated between samples."""

@@ -127,3 +127,11 @@ def test_summary_is_median_and_the_middle_three_fifths():
     random.Random(0).shuffle(samples)
     assert timing.summary(samples) == {"median": 6.0, "p20": 3.0, "p80": 9.0, "n": 11}
     assert timing.summary([4.0]) == {"median": 4.0, "p20": 4.0, "p80": 4.0, "n": 1}
+
+
+def test_a_row_has_times_and_clock_of_all_rounds():
+    contender = timing.Contender(
+        "mine", lambda: None, rounds=[timing.Round([1.0, 2.0], 30, 20), timing.Round([3.0], 10, 20)]
+    )
+    assert contender.row["name"] == "mine" and contender.row["ms"]["median"] == 2.0 and contender.row["ms"]["n"] == 3
+    assert contender.row["clock"] == {"ghz": 1.0, "min": 0.5, "max": 1.5}
